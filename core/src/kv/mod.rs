@@ -1,0 +1,16 @@
+//! The kv face: versioned keys with etcd v3's semantics, and what etcd cannot say.
+//!
+//! `command.rs` is what may be asked, `machine.rs` what it does, `query.rs` how it is read, `record.rs` the
+//! bytes in the store.
+
+mod command;
+mod machine;
+mod query;
+mod record;
+
+pub use command::{
+    Command, Compare, CompareResult, CompareTarget, Delete, LeaseGrant, MetadataAt, Operation, Put, Range, SortOrder,
+    SortTarget, Ttl, Txn, TxnOperation, txn_operation,
+};
+pub use machine::{EXPIRIES_PER_BATCH_MAX, Machine};
+pub use query::{KeyValue, LeaseInfo, RangeReply, Refusal, Reply, Response, change_to_key_value, lease, leases, range};

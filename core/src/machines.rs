@@ -1,0 +1,158 @@
+//! The list of machines, and how one log entry is applied to them.
+//!
+//! Adding a face: its variant in [`Face`], its field in [`Machines`], its arm in [`Reply`] and in `dispatch`.
+//!
+//! **Invariant (one step).** All effects of an entry, its [`Progress`] included, are written before the next
+//! entry begins, and the store persists only whole entries. So a crash loses whole entries off the end, and
+//! replaying the log from the stored progress restores them.
+
+use crate::batch::{Batch, Command, Face};
+use crate::codec::{self, Reader};
+use crate::history::{self, Event};
+use crate::store::{Store, StoreError, View};
+use crate::tx::Tx;
+use crate::types::{Index, Progress, Revision, Sequence, Stamp, Term};
+use crate::{kv, system};
+use bytes::Bytes;
+
+const PROGRESS_KEY: &[u8] = b"\0p";
+
+/// Every face's machine, with what they remember besides the store (all of it derived from the store).
+pub struct Machines {
+    progress: Progress,
+    kv: kv::Machine,
+}
+
+/// What a command is answered.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Reply {
+    /// By [`system`].
+    System(system::Reply),
+    /// By [`kv`].
+    Kv(kv::Reply),
+}
+
+/// What became of one log entry.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// One reply per command, in their order.
+    pub replies: Vec<Reply>,
+    /// What changed, in revision order.
+    pub events: Vec<Event>,
+}
+
+impl Machines {
+    /// The machines of a store that may hold state already.
+    pub fn open(store: &dyn Store) -> Result<Self, StoreError> {
+        let progress = read_progress(store)?;
+        let view = View::new(store, progress.sequence);
+        forget_compacted(store, &progress)?;
+        Ok(Self { progress, kv: kv::Machine::open(view)? })
+    }
+
+    /// How far this replica is.
+    pub fn progress(&self) -> Progress {
+        self.progress
+    }
+
+    /// When the next lease or key expires, if any does: a leader with nothing else to do proposes
+    /// [`system::Operation::Tick`] once its clock has reached it.
+    pub fn next_deadline(&self) -> Option<Stamp> {
+        self.kv.next_deadline()
+    }
+
+    /// Applies the entry at `index`. An empty payload (a new leader's first entry) only moves the progress.
+    ///
+    /// # Errors
+    /// A fault of the store, or bytes that no leader of this version can have written: the node must stop.
+    pub fn apply(
+        &mut self,
+        store: &dyn Store,
+        index: Index,
+        term: Term,
+        payload: Bytes,
+    ) -> Result<Outcome, StoreError> {
+        assert_eq!(index, self.progress.index.next(), "entries are applied in order and once");
+        let mut outcome = Outcome::default();
+        let before = self.progress.compacted;
+        self.progress.index = index;
+        self.progress.term = term;
+        if !payload.is_empty() {
+            let batch = Batch::decode(payload)?;
+            // A new leader's clock may lag: time never runs backwards along the log.
+            self.progress.stamp = self.progress.stamp.max(batch.stamp);
+            self.expire(store, &mut outcome)?;
+            outcome.replies.reserve(batch.commands.len());
+            for command in batch.commands {
+                let mut tx = Tx::begin(store, &self.progress);
+                let reply = self.dispatch(&mut tx, command)?;
+                outcome.replies.push(reply);
+                outcome.events.extend(tx.finish(&mut self.progress));
+            }
+        }
+        // The progress record takes a sequence of its own, so that no key is ever written twice at one.
+        self.progress.sequence = self.progress.sequence.next();
+        store.put(PROGRESS_KEY, encode_progress(&self.progress), self.progress.sequence);
+        if self.progress.compacted != before {
+            forget_compacted(store, &self.progress)?;
+        }
+        Ok(outcome)
+    }
+
+    fn dispatch(&mut self, tx: &mut Tx<'_>, command: Command) -> Result<Reply, StoreError> {
+        Ok(match command.face {
+            Face::System => Reply::System(system::apply(tx, command.bytes)?),
+            Face::Kv => Reply::Kv(self.kv.apply(tx, command.bytes)?),
+        })
+    }
+
+    /// Lets what is due expire, one revision per lease or key, before the batch's commands see the state.
+    fn expire(&mut self, store: &dyn Store, outcome: &mut Outcome) -> Result<(), StoreError> {
+        for _ in 0..kv::EXPIRIES_PER_BATCH_MAX {
+            let mut tx = Tx::begin(store, &self.progress);
+            if !self.kv.expire_next(&mut tx)? {
+                break;
+            }
+            outcome.events.extend(tx.finish(&mut self.progress));
+        }
+        Ok(())
+    }
+}
+
+/// The progress recorded in a store; the default for an empty one, at revision 1.
+pub fn read_progress(store: &dyn Store) -> Result<Progress, StoreError> {
+    match store.get(PROGRESS_KEY, Sequence(u64::MAX - 1))? {
+        Some(record) => decode_progress(record),
+        None => Ok(Progress { revision: Revision(1), ..Progress::default() }),
+    }
+}
+
+fn forget_compacted(store: &dyn Store, progress: &Progress) -> Result<(), StoreError> {
+    let view = View::new(store, progress.sequence);
+    if let Some((before, _)) = history::header(view, progress.compacted)? {
+        // The event of the compacted revision itself stays: it tells the sequence to read that revision at.
+        store.forget(before, &history::event_key(Revision(0)), &history::event_key(progress.compacted));
+    }
+    Ok(())
+}
+
+fn encode_progress(progress: &Progress) -> Bytes {
+    let Progress { index, term, sequence, revision, stamp, compacted } = *progress;
+    let mut out = Vec::with_capacity(48);
+    for number in [index.0, term.0, sequence.0, revision.0, stamp.0, compacted.0] {
+        codec::put_varint(&mut out, number);
+    }
+    out.into()
+}
+
+fn decode_progress(record: Bytes) -> Result<Progress, StoreError> {
+    let mut reader = Reader::new(record, "progress record");
+    Ok(Progress {
+        index: Index(reader.varint()?),
+        term: Term(reader.varint()?),
+        sequence: Sequence(reader.varint()?),
+        revision: Revision(reader.varint()?),
+        stamp: Stamp(reader.varint()?),
+        compacted: Revision(reader.varint()?),
+    })
+}

@@ -1,0 +1,129 @@
+//! What a machine may do to state: read at a sequence, write at a sequence. Nothing else.
+//!
+//! **Invariant (versions).** Every write carries the [`Sequence`] of its command. A read at a sequence sees,
+//! for each key, the write with the largest sequence not above it. So history needs no keyspace of its own:
+//! the past is the same store, read at an older sequence, until [`Store::forget`] allows the versions in
+//! between to be dropped.
+//!
+//! Two implementations run: the LSM tree of a node, and [`MemoryStore`] for golden scripts and simulation.
+
+mod memory;
+
+pub use memory::MemoryStore;
+
+use crate::types::Sequence;
+use bytes::Bytes;
+
+/// One key and its value, as stored.
+pub type Pair = (Bytes, Bytes);
+
+/// What a scan yields, lazily.
+pub type Scan<'a> = Box<dyn Iterator<Item = Result<Pair, StoreError>> + 'a>;
+
+/// A multi-version ordered map from bytes to bytes.
+///
+/// There is one writer (the apply thread), which writes sequences in order; readers are many and never block it.
+pub trait Store: Send + Sync {
+    /// The value of `key` as of `at` (inclusive).
+    fn get(&self, key: &[u8], at: Sequence) -> Result<Option<Bytes>, StoreError>;
+
+    /// All keys in `from..to` as of `at`, in byte order or its reverse. An empty `to` means "to the end".
+    /// The scan holds the versions that it needs for as long as it lives.
+    fn scan<'a>(&'a self, from: &[u8], to: &[u8], at: Sequence, order: Order) -> Scan<'a>;
+
+    /// Writes `value` at sequence `at`. A second write of the same key at the same sequence replaces the first.
+    fn put(&self, key: &[u8], value: Bytes, at: Sequence);
+
+    /// Deletes `key` as of sequence `at`; older versions stay readable.
+    fn delete(&self, key: &[u8], at: Sequence);
+
+    /// From now on nobody reads at a sequence below `before`, nor any key in `dead_from..dead_to` (whose keys
+    /// are written once and never again): both may be dropped, at leisure.
+    fn forget(&self, before: Sequence, dead_from: &[u8], dead_to: &[u8]);
+}
+
+/// Direction of a scan.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Order {
+    /// Smallest key first.
+    #[default]
+    Ascending,
+    /// Largest key first.
+    Descending,
+}
+
+/// A local fault of the store. Never an answer to a client: a node that meets one while applying stops.
+#[derive(Debug, thiserror::Error)]
+#[error("store: {context}: {source}")]
+pub struct StoreError {
+    /// What was being done.
+    pub context: &'static str,
+    /// Why it failed.
+    #[source]
+    pub source: Box<dyn std::error::Error + Send + Sync>,
+}
+
+impl StoreError {
+    /// A fault met while doing `context`.
+    pub fn new(context: &'static str, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self { context, source: source.into() }
+    }
+}
+
+impl From<crate::codec::Malformed> for StoreError {
+    fn from(malformed: crate::codec::Malformed) -> Self {
+        Self::new("decode", malformed)
+    }
+}
+
+/// The state as of one sequence.
+#[derive(Clone, Copy)]
+pub struct View<'a> {
+    store: &'a dyn Store,
+    at: Sequence,
+}
+
+impl<'a> View<'a> {
+    /// The state of `store` as of `at`.
+    pub fn new(store: &'a dyn Store, at: Sequence) -> Self {
+        Self { store, at }
+    }
+
+    /// The sequence that this view shows.
+    pub fn sequence(&self) -> Sequence {
+        self.at
+    }
+
+    /// The same store at another (older) sequence.
+    #[must_use]
+    pub fn at(&self, at: Sequence) -> View<'a> {
+        View { store: self.store, at }
+    }
+
+    /// The value of `key`.
+    pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
+        self.store.get(key, self.at)
+    }
+
+    /// All keys in `from..to`; an empty `to` means "to the end".
+    pub fn scan(&self, from: &[u8], to: &[u8], order: Order) -> Scan<'a> {
+        self.store.scan(from, to, self.at, order)
+    }
+
+    /// All keys that begin with `prefix`.
+    pub fn scan_prefix(&self, prefix: &[u8], order: Order) -> Scan<'a> {
+        self.scan(prefix, &prefix_end(prefix), order)
+    }
+}
+
+/// The smallest key above all keys that begin with `prefix`; empty (no bound) where there is none.
+pub fn prefix_end(prefix: &[u8]) -> Vec<u8> {
+    let mut end = prefix.to_vec();
+    while let Some(last) = end.pop() {
+        if last < 0xff {
+            end.push(last + 1);
+            break;
+        }
+    }
+    end
+}

@@ -1,0 +1,154 @@
+//! The cluster's own records: members, alarms, and the compaction of history for all faces.
+//!
+//! Keys: `0x00 'm'` + member id (big-endian) for members, `0x00 'a'` + member id + alarm for alarms,
+//! `0x00 'p'` for the progress record. Values are Protocol Buffers messages defined here.
+
+use crate::history;
+use crate::store::{Order, StoreError, View};
+use crate::tx::Tx;
+use crate::types::Revision;
+use bytes::Bytes;
+use prost::Message;
+
+/// A replica as the others and the clients know it.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct Member {
+    /// The Raft id, unique forever.
+    #[prost(fixed64, tag = "1")]
+    pub id: u64,
+    /// The name its operator gave it; empty until it has started once.
+    #[prost(string, tag = "2")]
+    pub name: String,
+    /// Where other replicas reach it, `host:port`.
+    #[prost(string, repeated, tag = "3")]
+    pub peer_addresses: Vec<String>,
+    /// Where clients reach it, as URLs.
+    #[prost(string, repeated, tag = "4")]
+    pub client_urls: Vec<String>,
+    /// A learner receives the log and does not vote.
+    #[prost(bool, tag = "5")]
+    pub learner: bool,
+}
+
+/// Which alarm. The numbers are etcd's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
+#[repr(i32)]
+pub enum AlarmKind {
+    /// Not an alarm.
+    None = 0,
+    /// Disk or quota is used up: writes that grow the store are refused.
+    Nospace = 1,
+    /// A replica's state differs from the others'.
+    Corrupt = 2,
+}
+
+/// An alarm that a member has raised.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct Alarm {
+    /// Who raised it.
+    #[prost(fixed64, tag = "1")]
+    pub member: u64,
+    /// Which.
+    #[prost(enumeration = "AlarmKind", tag = "2")]
+    pub kind: i32,
+}
+
+/// What may be asked of the cluster's own state.
+#[derive(Clone, PartialEq, Message)]
+pub struct Command {
+    /// Which command.
+    #[prost(oneof = "Operation", tags = "1, 2, 3, 4, 5, 6")]
+    pub operation: Option<Operation>,
+}
+
+/// The operations of [`Command`].
+#[derive(Clone, PartialEq, prost::Oneof)]
+pub enum Operation {
+    /// Forget revisions below this one, in every face.
+    #[prost(uint64, tag = "1")]
+    Compact(u64),
+    /// Add or update a member. Voting rights change by Raft's own configuration entries.
+    #[prost(message, tag = "2")]
+    SetMember(Member),
+    /// Forget a member.
+    #[prost(fixed64, tag = "3")]
+    RemoveMember(u64),
+    /// Raise an alarm.
+    #[prost(message, tag = "4")]
+    RaiseAlarm(Alarm),
+    /// Take an alarm back.
+    #[prost(message, tag = "5")]
+    ClearAlarm(Alarm),
+    /// Nothing but the passing of time: lets what is due expire.
+    #[prost(bool, tag = "6")]
+    Tick(bool),
+}
+
+impl Operation {
+    /// The command, encoded for a batch.
+    pub fn into_command(self) -> crate::Command {
+        let bytes = Command { operation: Some(self) }.encode_to_vec().into();
+        crate::Command { face: crate::Face::System, bytes }
+    }
+}
+
+/// The answer to a system command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// Done.
+    Done,
+    /// The revision to compact to is not there (any more).
+    Unavailable(history::Unavailable),
+    /// The bytes are no command of this version.
+    Malformed,
+}
+
+/// Applies one command.
+pub(crate) fn apply(tx: &mut Tx<'_>, bytes: Bytes) -> Result<Reply, StoreError> {
+    let Ok(Command { operation: Some(operation) }) = Command::decode(bytes) else { return Ok(Reply::Malformed) };
+    match operation {
+        Operation::Compact(revision) => return Ok(compact(tx, Revision(revision))),
+        Operation::SetMember(member) => tx.put(&member_key(member.id), member.encode_to_vec().into()),
+        Operation::RemoveMember(id) => tx.delete(&member_key(id)),
+        Operation::RaiseAlarm(alarm) => tx.put(&alarm_key(&alarm), alarm.encode_to_vec().into()),
+        Operation::ClearAlarm(alarm) => tx.delete(&alarm_key(&alarm)),
+        Operation::Tick(_) => {}
+    }
+    Ok(Reply::Done)
+}
+
+fn compact(tx: &mut Tx<'_>, revision: Revision) -> Reply {
+    let (compacted, newest) = (tx.compacted(), tx.revision());
+    if revision <= compacted {
+        return Reply::Unavailable(history::Unavailable::Compacted { compacted });
+    }
+    if revision > newest {
+        return Reply::Unavailable(history::Unavailable::Future { newest });
+    }
+    tx.set_compacted(revision);
+    Reply::Done
+}
+
+/// All members, by id.
+pub fn members(view: View<'_>) -> Result<Vec<Member>, StoreError> {
+    records(view, b"\0m")
+}
+
+/// All raised alarms.
+pub fn alarms(view: View<'_>) -> Result<Vec<Alarm>, StoreError> {
+    records(view, b"\0a")
+}
+
+fn records<M: Message + Default>(view: View<'_>, prefix: &[u8]) -> Result<Vec<M>, StoreError> {
+    view.scan_prefix(prefix, Order::Ascending)
+        .map(|pair| M::decode(pair?.1).map_err(|error| StoreError::new("decode a system record", error)))
+        .collect()
+}
+
+fn member_key(id: u64) -> Vec<u8> {
+    [b"\0m".as_slice(), &id.to_be_bytes()].concat()
+}
+
+fn alarm_key(alarm: &Alarm) -> Vec<u8> {
+    [b"\0a".as_slice(), &alarm.member.to_be_bytes(), &alarm.kind.to_be_bytes()].concat()
+}

@@ -1,0 +1,115 @@
+//! One command's hold on the state: it reads its own writes, takes at most one revision, and notes what changed.
+
+use crate::history::{self, Change, Event};
+use crate::store::{Order, Scan, Store, StoreError, View};
+use crate::types::{Progress, Revision, Sequence, Stamp};
+use bytes::Bytes;
+
+/// The state as one command sees and changes it.
+///
+/// Two kinds of writes: [`Tx::put`] and [`Tx::delete`] for bookkeeping that nobody watches, and
+/// [`Tx::change`] for what has a revision, a history and watchers.
+pub struct Tx<'a> {
+    store: &'a dyn Store,
+    stamp: Stamp,
+    sequence: Sequence,
+    last_revision: Revision,
+    compacted: Revision,
+    changes: Vec<Change>,
+}
+
+impl<'a> Tx<'a> {
+    /// A transaction for the command that follows `progress`.
+    pub(crate) fn begin(store: &'a dyn Store, progress: &Progress) -> Self {
+        Self {
+            store,
+            stamp: progress.stamp,
+            sequence: progress.sequence.next(),
+            last_revision: progress.revision,
+            compacted: progress.compacted,
+            changes: Vec::new(),
+        }
+    }
+
+    /// The batch's stamp: the only clock there is.
+    pub fn stamp(&self) -> Stamp {
+        self.stamp
+    }
+
+    /// This command's place among all commands.
+    pub fn sequence(&self) -> Sequence {
+        self.sequence
+    }
+
+    /// The newest revision: this command's own once it has changed something.
+    pub fn revision(&self) -> Revision {
+        if self.changes.is_empty() { self.last_revision } else { self.last_revision.next() }
+    }
+
+    /// The revision that this command's changes carry.
+    pub fn next_revision(&self) -> Revision {
+        self.last_revision.next()
+    }
+
+    /// Revisions below this one are forgotten.
+    pub fn compacted(&self) -> Revision {
+        self.compacted
+    }
+
+    /// The state, this command's own writes included.
+    pub fn view(&self) -> View<'a> {
+        View::new(self.store, self.sequence)
+    }
+
+    /// The value of `key`.
+    pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
+        self.view().get(key)
+    }
+
+    /// All keys in `from..to`, ascending; an empty `to` means "to the end".
+    pub fn scan(&self, from: &[u8], to: &[u8]) -> Scan<'a> {
+        self.view().scan(from, to, Order::Ascending)
+    }
+
+    /// Writes bookkeeping.
+    pub fn put(&mut self, key: &[u8], value: Bytes) {
+        self.store.put(key, value, self.sequence);
+    }
+
+    /// Deletes bookkeeping.
+    pub fn delete(&mut self, key: &[u8]) {
+        self.store.delete(key, self.sequence);
+    }
+
+    /// Writes (`Some`) or deletes (`None`) a record that has a history and watchers, at [`Self::next_revision`].
+    pub fn change(&mut self, key: Bytes, value: Option<Bytes>) {
+        match &value {
+            Some(value) => self.store.put(&key, value.clone(), self.sequence),
+            None => self.store.delete(&key, self.sequence),
+        }
+        self.changes.push(Change { key, value });
+    }
+
+    /// Ends the command: writes its event, if anything changed, and moves `progress` past it.
+    pub(crate) fn finish(self, progress: &mut Progress) -> Option<Event> {
+        progress.sequence = self.sequence;
+        progress.compacted = self.compacted;
+        if self.changes.is_empty() {
+            return None;
+        }
+        progress.revision = self.next_revision();
+        let event = Event {
+            revision: progress.revision,
+            sequence: self.sequence,
+            stamp: self.stamp,
+            changes: self.changes,
+        };
+        history::record(self.store, &event);
+        Some(event)
+    }
+
+    /// Moves the compaction bound; only [`crate::system`] may.
+    pub(crate) fn set_compacted(&mut self, compacted: Revision) {
+        self.compacted = compacted;
+    }
+}
