@@ -16,6 +16,12 @@ use crate::{kv, system};
 use bytes::Bytes;
 
 const PROGRESS_KEY: &[u8] = b"\0p";
+const CONFIGURATION_KEY: &[u8] = b"\0c";
+/// Where the log of a founded cluster begins: its founding state counts as a snapshot at this index, so a
+/// replica that joins later always gets it.
+pub const FOUNDING_INDEX: Index = Index(1);
+/// The term of the founding state.
+pub const FOUNDING_TERM: Term = Term(1);
 
 /// Every face's machine, with what they remember besides the store (all of it derived from the store).
 pub struct Machines {
@@ -72,11 +78,8 @@ impl Machines {
         term: Term,
         payload: Bytes,
     ) -> Result<Outcome, StoreError> {
-        assert_eq!(index, self.progress.index.next(), "entries are applied in order and once");
+        let before = self.begin(index, term);
         let mut outcome = Outcome::default();
-        let before = self.progress.compacted;
-        self.progress.index = index;
-        self.progress.term = term;
         if !payload.is_empty() {
             let batch = Batch::decode(payload)?;
             // A new leader's clock may lag: time never runs backwards along the log.
@@ -90,13 +93,52 @@ impl Machines {
                 outcome.events.extend(tx.finish(&mut self.progress));
             }
         }
+        self.end(store, before)?;
+        Ok(outcome)
+    }
+
+    /// Applies an entry that changes who votes: stores the `configuration` (opaque here) and does the
+    /// `command` that goes with it.
+    ///
+    /// # Errors
+    /// As [`Self::apply`].
+    pub fn apply_configuration(
+        &mut self,
+        store: &dyn Store,
+        index: Index,
+        term: Term,
+        configuration: Bytes,
+        command: Option<Command>,
+    ) -> Result<Outcome, StoreError> {
+        let before = self.begin(index, term);
+        let mut outcome = Outcome::default();
+        let mut tx = Tx::begin(store, &self.progress);
+        tx.put(CONFIGURATION_KEY, configuration);
+        let reply = match command {
+            Some(command) => self.dispatch(&mut tx, command)?,
+            None => Reply::System(system::Reply::Done),
+        };
+        outcome.replies.push(reply);
+        outcome.events.extend(tx.finish(&mut self.progress));
+        self.end(store, before)?;
+        Ok(outcome)
+    }
+
+    fn begin(&mut self, index: Index, term: Term) -> Revision {
+        assert_eq!(index, self.progress.index.next(), "entries are applied in order and once");
+        self.progress.index = index;
+        self.progress.term = term;
+        self.progress.compacted
+    }
+
+    fn end(&mut self, store: &dyn Store, compacted_before: Revision) -> Result<(), StoreError> {
         // The progress record takes a sequence of its own, so that no key is ever written twice at one.
         self.progress.sequence = self.progress.sequence.next();
         store.put(PROGRESS_KEY, encode_progress(&self.progress), self.progress.sequence);
-        if self.progress.compacted != before {
+        if self.progress.compacted != compacted_before {
             forget_compacted(store, &self.progress)?;
         }
-        Ok(outcome)
+        Ok(())
     }
 
     fn dispatch(&mut self, tx: &mut Tx<'_>, command: Command) -> Result<Reply, StoreError> {
@@ -125,6 +167,27 @@ pub fn read_progress(store: &dyn Store) -> Result<Progress, StoreError> {
         Some(record) => decode_progress(record),
         None => Ok(Progress { revision: Revision(1), ..Progress::default() }),
     }
+}
+
+/// Writes the state with which every founding replica begins, into an empty store.
+pub fn found(store: &dyn Store, configuration: Bytes, members: &[system::Member]) {
+    let mut progress = Progress { revision: Revision(1), ..Progress::default() };
+    let mut tx = Tx::begin(store, &progress);
+    tx.put(CONFIGURATION_KEY, configuration);
+    for member in members {
+        system::put_member(&mut tx, member);
+    }
+    let event = tx.finish(&mut progress);
+    assert_eq!(event, None, "founding changes nothing that has a revision");
+    progress.index = FOUNDING_INDEX;
+    progress.term = FOUNDING_TERM;
+    progress.sequence = progress.sequence.next();
+    store.put(PROGRESS_KEY, encode_progress(&progress), progress.sequence);
+}
+
+/// The configuration recorded in a store, opaque here; `None` in an empty store.
+pub fn read_configuration(store: &dyn Store) -> Result<Option<Bytes>, StoreError> {
+    store.get(CONFIGURATION_KEY, Sequence(u64::MAX - 1))
 }
 
 fn forget_compacted(store: &dyn Store, progress: &Progress) -> Result<(), StoreError> {

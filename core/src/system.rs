@@ -108,13 +108,17 @@ pub(crate) fn apply(tx: &mut Tx<'_>, bytes: Bytes) -> Result<Reply, StoreError> 
     let Ok(Command { operation: Some(operation) }) = Command::decode(bytes) else { return Ok(Reply::Malformed) };
     match operation {
         Operation::Compact(revision) => return Ok(compact(tx, Revision(revision))),
-        Operation::SetMember(member) => tx.put(&member_key(member.id), member.encode_to_vec().into()),
+        Operation::SetMember(member) => put_member(tx, &member),
         Operation::RemoveMember(id) => tx.delete(&member_key(id)),
         Operation::RaiseAlarm(alarm) => tx.put(&alarm_key(&alarm), alarm.encode_to_vec().into()),
         Operation::ClearAlarm(alarm) => tx.delete(&alarm_key(&alarm)),
         Operation::Tick(_) => {}
     }
     Ok(Reply::Done)
+}
+
+pub(crate) fn put_member(tx: &mut Tx<'_>, member: &Member) {
+    tx.put(&member_key(member.id), member.encode_to_vec().into());
 }
 
 fn compact(tx: &mut Tx<'_>, revision: Revision) -> Reply {
