@@ -105,7 +105,9 @@ pub enum Reply {
 
 /// Applies one command.
 pub(crate) fn apply(tx: &mut Tx<'_>, bytes: Bytes) -> Result<Reply, StoreError> {
-    let Ok(Command { operation: Some(operation) }) = Command::decode(bytes) else { return Ok(Reply::Malformed) };
+    let Ok(Command { operation: Some(operation) }) = Command::decode(bytes) else {
+        return Ok(Reply::Malformed);
+    };
     match operation {
         Operation::Compact(revision) => return Ok(compact(tx, Revision(revision))),
         Operation::SetMember(member) => put_member(tx, &member),

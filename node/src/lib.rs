@@ -1,1 +1,2 @@
 //! node
+pub mod store;

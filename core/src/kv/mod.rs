@@ -9,8 +9,10 @@ mod query;
 mod record;
 
 pub use command::{
-    Command, Compare, CompareResult, CompareTarget, Delete, LeaseGrant, MetadataAt, Operation, Put, Range, SortOrder,
-    SortTarget, Ttl, Txn, TxnOperation, txn_operation,
+    Command, Compare, CompareResult, CompareTarget, Delete, LeaseGrant, MetadataAt, Operation, Put, Range,
+    SortOrder, SortTarget, Ttl, Txn, TxnOperation, txn_operation,
 };
 pub use machine::{EXPIRIES_PER_BATCH_MAX, Machine};
-pub use query::{KeyValue, LeaseInfo, RangeReply, Refusal, Reply, Response, change_to_key_value, lease, leases, range};
+pub use query::{
+    KeyValue, LeaseInfo, RangeReply, Refusal, Reply, Response, change_to_key_value, lease, leases, range,
+};

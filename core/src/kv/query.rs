@@ -132,7 +132,11 @@ pub fn range(
 }
 
 /// One lease, with its keys if asked.
-pub fn lease(_view: View<'_>, _id: i64, _with_keys: bool) -> Result<Option<(LeaseInfo, Vec<Bytes>)>, StoreError> {
+pub fn lease(
+    _view: View<'_>,
+    _id: i64,
+    _with_keys: bool,
+) -> Result<Option<(LeaseInfo, Vec<Bytes>)>, StoreError> {
     unimplemented!()
 }
 

@@ -7,6 +7,8 @@
 //!
 //! Two implementations run: the LSM tree of a node, and [`MemoryStore`] for golden scripts and simulation.
 
+#[cfg(any(test, feature = "testing"))]
+pub mod contract;
 mod memory;
 
 pub use memory::MemoryStore;

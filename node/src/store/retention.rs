@@ -1,0 +1,221 @@
+//! Which versions may be dropped, and the filter that drops them.
+//!
+//! **Invariant (history).** For every sequence at or above [`Retention::before`], a read finds the same after
+//! garbage collection as before it. A pin lowers the bound for as long as it is held.
+//!
+//! The filter sees some of a key's versions, newest first; the others are in tables that are not part of the
+//! compaction: newer ones above, older ones below. So it may always drop what an older-or-equal kept version
+//! hides from every permitted reader, and a deletion only in the last level, where nothing is below it.
+
+use super::record;
+use lsm_tree::Slice;
+use lsm_tree::compaction::{CompactionFilter, Factory, ItemAccessor, Verdict, filter::Context};
+use parking_lot::Mutex;
+use quoin_core::Sequence;
+use std::collections::BTreeMap;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// What readers may still ask for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Retention {
+    /// Nobody reads at a sequence below this one.
+    pub(super) before: Sequence,
+    /// Nobody reads these tree keys at all: `dead.0 .. dead.1`.
+    pub(super) dead: (Slice, Slice),
+}
+
+/// The retention that the machines asked for, and the pins that lower it.
+#[derive(Default)]
+pub(super) struct Retentions {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    asked: Retention,
+    pins: BTreeMap<u64, Retention>,
+    next_pin: u64,
+}
+
+/// The sequence asked for is compacted: versions that it shows may be gone already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("sequence {at} is forgotten (everything below {before} is)")]
+pub struct Forgotten {
+    /// What was asked for.
+    pub at: Sequence,
+    /// The oldest sequence that can be read.
+    pub before: Sequence,
+}
+
+/// While it lives, what is visible at its sequence, and the events that were there when it was taken, stay.
+pub struct Pin {
+    retentions: Arc<Retentions>,
+    id: u64,
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        self.retentions.state.lock().pins.remove(&self.id);
+    }
+}
+
+impl Retentions {
+    /// Raises the bound; it never goes back.
+    pub(super) fn raise(&self, to: Retention) {
+        let mut state = self.state.lock();
+        state.asked.before = state.asked.before.max(to.before);
+        if to.dead.1 > state.asked.dead.1 {
+            state.asked.dead = to.dead;
+        }
+    }
+
+    /// Holds the bound at `at`.
+    pub(super) fn pin(self: &Arc<Self>, at: Sequence) -> Result<Pin, Forgotten> {
+        let mut state = self.state.lock();
+        if at < state.asked.before {
+            return Err(Forgotten { at, before: state.asked.before });
+        }
+        let id = state.next_pin;
+        state.next_pin += 1;
+        // Not `at` but the bound itself: a pinned reader may look at any sequence that was readable then.
+        let held = state.asked.clone();
+        state.pins.insert(id, held);
+        Ok(Pin { retentions: self.clone(), id })
+    }
+
+    /// What may be dropped now.
+    pub(super) fn effective(&self) -> Retention {
+        let state = self.state.lock();
+        let mut effective = state.asked.clone();
+        for pin in state.pins.values() {
+            effective.before = effective.before.min(pin.before);
+            if pin.dead.1 < effective.dead.1 {
+                effective.dead = pin.dead.clone();
+            }
+        }
+        effective
+    }
+}
+
+/// Decides version by version, in the engine's order: keys ascending, versions of a key newest first.
+pub(super) struct Collector {
+    retention: Retention,
+    last_level: bool,
+    key: Slice,
+    /// A version of `key` at or below the bound was seen: what follows is hidden by it.
+    settled: bool,
+}
+
+impl Collector {
+    pub(super) fn new(retention: Retention, last_level: bool) -> Self {
+        Self { retention, last_level, key: Slice::empty(), settled: false }
+    }
+
+    /// Whether this version must stay.
+    pub(super) fn keeps(&mut self, key: &Slice, sequence: Sequence, live: bool) -> bool {
+        if self.retention.dead.0 <= *key && *key < self.retention.dead.1 {
+            return false;
+        }
+        if *key != self.key {
+            self.key = key.clone();
+            self.settled = false;
+        } else if self.settled {
+            return false;
+        }
+        self.settled = sequence <= self.retention.before;
+        !(self.settled && self.last_level && !live)
+    }
+}
+
+/// A [`Collector`] at work in a compaction, which it ends when the store is closed.
+struct Filter {
+    collector: Collector,
+    stop: Arc<AtomicBool>,
+}
+
+impl CompactionFilter for Filter {
+    fn filter_item(&mut self, item: ItemAccessor<'_>, _: &Context) -> lsm_tree::Result<Verdict> {
+        if self.stop.load(Relaxed) {
+            return Err(lsm_tree::Error::Io(std::io::ErrorKind::Interrupted.into()));
+        }
+        let value = item.value()?;
+        let (sequence, live, _) = record::header(&value).map_err(|error| {
+            lsm_tree::Error::Io(std::io::Error::new(std::io::ErrorKind::InvalidData, error))
+        })?;
+        Ok(if self.collector.keeps(item.key(), sequence, live) { Verdict::Keep } else { Verdict::Destroy })
+    }
+}
+
+/// Makes a filter with the retention of the moment for each compaction.
+pub(super) struct Collectors {
+    retentions: AssertUnwindSafe<Arc<Retentions>>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Collectors {
+    pub(super) fn new(retentions: &Arc<Retentions>, stop: &Arc<AtomicBool>) -> Self {
+        Self { retentions: AssertUnwindSafe(retentions.clone()), stop: stop.clone() }
+    }
+}
+
+impl Factory for Collectors {
+    fn name(&self) -> &str {
+        "history"
+    }
+
+    fn make_filter(&self, context: &Context) -> Box<dyn CompactionFilter> {
+        let collector = Collector::new(self.retentions.effective(), context.is_last_level);
+        Box::new(Filter { collector, stop: self.stop.clone() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kept(before: u64, last_level: bool, versions: &[(&str, u64, bool)]) -> Vec<(String, u64)> {
+        let dead = (Slice::from("dead/"), Slice::from("dead/5"));
+        let mut collector = Collector::new(Retention { before: Sequence(before), dead }, last_level);
+        let mut keep = |&(key, at, live): &(&str, u64, bool)| {
+            collector.keeps(&Slice::from(key), Sequence(at), live).then(|| (key.to_owned(), at))
+        };
+        versions.iter().filter_map(&mut keep).collect()
+    }
+
+    #[test]
+    fn the_newest_version_at_the_bound_stays_below_newer_ones() {
+        let versions = [("a", 9, true), ("a", 7, true), ("a", 4, true), ("a", 3, true), ("b", 2, true)];
+        assert_eq!(
+            kept(5, false, &versions),
+            [("a".into(), 9), ("a".into(), 7), ("a".into(), 4), ("b".into(), 2)]
+        );
+    }
+
+    #[test]
+    fn deletions_go_only_from_the_last_level_and_only_below_the_bound() {
+        let versions = [("a", 4, false), ("a", 3, true), ("b", 9, false)];
+        assert_eq!(kept(5, false, &versions), [("a".into(), 4), ("b".into(), 9)]);
+        assert_eq!(kept(5, true, &versions), [("b".into(), 9)]);
+    }
+
+    #[test]
+    fn dead_keys_go_whatever_their_sequence() {
+        assert_eq!(kept(0, false, &[("dead/4", 9, true), ("dead/5", 9, true)]), [("dead/5".into(), 9)]);
+    }
+
+    #[test]
+    fn a_pin_holds_the_bound_until_it_is_dropped() {
+        let retentions = Arc::new(Retentions::default());
+        let bound = |before| Retention { before: Sequence(before), ..Retention::default() };
+        retentions.raise(bound(3));
+        let pin = retentions.pin(Sequence(4)).unwrap();
+        retentions.raise(bound(9));
+        assert_eq!(retentions.effective().before, Sequence(3));
+        assert!(retentions.pin(Sequence(4)).is_err());
+        drop(pin);
+        assert_eq!(retentions.effective().before, Sequence(9));
+    }
+}
