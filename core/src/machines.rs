@@ -199,7 +199,8 @@ fn forget_compacted(store: &dyn Store, progress: &Progress) -> Result<(), StoreE
     Ok(())
 }
 
-fn encode_progress(progress: &Progress) -> Bytes {
+/// The progress record's bytes: six varints in the order of the fields.
+pub fn encode_progress(progress: &Progress) -> Bytes {
     let Progress { index, term, sequence, revision, stamp, compacted } = *progress;
     let mut out = Vec::with_capacity(48);
     for number in [index.0, term.0, sequence.0, revision.0, stamp.0, compacted.0] {
@@ -208,7 +209,8 @@ fn encode_progress(progress: &Progress) -> Bytes {
     out.into()
 }
 
-fn decode_progress(record: Bytes) -> Result<Progress, StoreError> {
+/// Reads a progress record.
+pub fn decode_progress(record: Bytes) -> Result<Progress, StoreError> {
     let mut reader = Reader::new(record, "progress record");
     Ok(Progress {
         index: Index(reader.varint()?),

@@ -1,6 +1,6 @@
 //! The in-memory twin of the store: golden scripts, property tests and the simulator run on it.
 
-use super::{Order, Scan, Store, StoreError};
+use super::{Order, Scan, Store, StoreError, Version, Versions};
 use crate::types::Sequence;
 use bytes::Bytes;
 use std::cmp::Reverse;
@@ -8,12 +8,12 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::{PoisonError, RwLock};
 
-type Versions = BTreeMap<(Bytes, Reverse<Sequence>), Option<Bytes>>;
+type Map = BTreeMap<(Bytes, Reverse<Sequence>), Option<Bytes>>;
 
 /// A multi-version map in memory. Scans copy what they return: it is made for tests, not for speed.
 #[derive(Default)]
 pub struct MemoryStore {
-    versions: RwLock<Versions>,
+    versions: RwLock<Map>,
 }
 
 impl MemoryStore {
@@ -23,15 +23,15 @@ impl MemoryStore {
     }
 
     /// Every version of every key, oldest last: what a simulated disk would keep. `None` is a deletion.
-    pub fn dump(&self) -> Vec<(Bytes, Sequence, Option<Bytes>)> {
+    pub fn dump(&self) -> Vec<Version> {
         self.read().iter().map(|((key, at), value)| (key.clone(), at.0, value.clone())).collect()
     }
 
-    fn read(&self) -> std::sync::RwLockReadGuard<'_, Versions> {
+    fn read(&self) -> std::sync::RwLockReadGuard<'_, Map> {
         self.versions.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self) -> std::sync::RwLockWriteGuard<'_, Versions> {
+    fn write(&self) -> std::sync::RwLockWriteGuard<'_, Map> {
         self.versions.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -62,6 +62,10 @@ impl Store for MemoryStore {
             Order::Ascending => Box::new(live),
             Order::Descending => Box::new(live.rev()),
         }
+    }
+
+    fn versions<'a>(&'a self, at: Sequence) -> Versions<'a> {
+        Box::new(self.dump().into_iter().filter(move |(_, written, _)| *written <= at).map(Ok))
     }
 
     fn put(&self, key: &[u8], value: Bytes, at: Sequence) {

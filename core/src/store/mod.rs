@@ -19,6 +19,12 @@ use bytes::Bytes;
 /// One key and its value, as stored.
 pub type Pair = (Bytes, Bytes);
 
+/// One version of one key; `None` is a deletion.
+pub type Version = (Bytes, Sequence, Option<Bytes>);
+
+/// What [`Store::versions`] yields, lazily.
+pub type Versions<'a> = Box<dyn Iterator<Item = Result<Version, StoreError>> + Send + 'a>;
+
 /// What a scan yields, lazily.
 pub type Scan<'a> = Box<dyn Iterator<Item = Result<Pair, StoreError>> + 'a>;
 
@@ -32,6 +38,10 @@ pub trait Store: Send + Sync {
     /// All keys in `from..to` as of `at`, in byte order or its reverse. An empty `to` means "to the end".
     /// The scan holds the versions that it needs for as long as it lives.
     fn scan<'a>(&'a self, from: &[u8], to: &[u8], at: Sequence, order: Order) -> Scan<'a>;
+
+    /// Every version of every key written at or below `at` that some reader may still see, keys ascending, versions
+    /// of a key newest first: all that another store needs to answer as this one does. Others may be among them.
+    fn versions<'a>(&'a self, at: Sequence) -> Versions<'a>;
 
     /// Writes `value` at sequence `at`. A second write of the same key at the same sequence replaces the first.
     fn put(&self, key: &[u8], value: Bytes, at: Sequence);

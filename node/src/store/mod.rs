@@ -2,7 +2,8 @@
 //!
 //! The tree is the engine of the crate `lsm-tree`, used without a journal: what a crash takes from memory, the
 //! log gives back. Reading order: this file, [`layers`] (what readers see), [`record`] (what is stored),
-//! [`retention`] (what may be dropped), [`background`] (flushing and compaction), [`open`].
+//! [`retention`] (what may be dropped), [`background`] (flushing and compaction), [`open`], [`snapshot`] and
+//! [`folder`] (a store sent to another node, and put in place there).
 //!
 //! **Invariant (whole entries).** Memtables are exchanged only in [`LsmStore::batch_applied`] and
 //! [`LsmStore::flush`], between log entries, and flushed in order, each atomically. So the disk holds the effects
@@ -11,23 +12,27 @@
 //! What it deliberately does not do: sync a write, undo one, or know what the keys mean.
 
 mod background;
+mod folder;
 mod layers;
 mod open;
 mod record;
 mod retention;
 mod scan;
+mod snapshot;
 #[cfg(test)]
 mod tests;
 
+pub use folder::{FolderError, Importer, StoreFolder};
 pub use layers::TableError;
 pub use open::StoreOpenError;
 pub use retention::{Forgotten, Pin};
+pub use snapshot::{CHUNK_BYTES, CHUNK_BYTES_MAX, Export, SnapshotError, read_chunk};
 
 use background::{Shared, Threads};
 use lsm_tree::Slice;
-use quoin_core::store::{Order, Scan};
+use quoin_core::store::{Order, Scan, Version, Versions};
 use quoin_core::{Index, Sequence, Store, StoreError};
-use retention::Retention;
+use retention::{Collector, Retention};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Release};
@@ -115,9 +120,14 @@ impl LsmStore {
             .map_err(|source| StoreOpenError::Io { path: folder.to_path_buf(), source })?;
         let store = Self { shared, group, _threads: threads };
         let progress = quoin_core::machines::read_progress(&store).map_err(StoreOpenError::Progress)?;
-        store.shared.applied.store(progress.index.0, Release);
-        store.shared.persisted.store(progress.index.0, Release);
+        store.restored(progress.index);
         Ok(store)
+    }
+
+    /// The store holds on disk what the log's entries up to `index` did.
+    fn restored(&self, index: Index) {
+        self.shared.applied.store(index.0, Release);
+        self.shared.persisted.store(index.0, Release);
     }
 
     /// To be called after each log entry was applied, before the next one begins: exchanges a full memtable, and
@@ -159,6 +169,11 @@ impl LsmStore {
     /// `at` is forgotten already.
     pub fn pin(&self, at: Sequence) -> Result<Pin, Forgotten> {
         self.shared.retentions.pin(at)
+    }
+
+    /// Holds what is readable now.
+    fn pin_now(&self) -> Pin {
+        self.shared.retentions.pin_now()
     }
 
     /// The fault that a background thread met, if one did. The store takes no more entries then.
@@ -211,6 +226,15 @@ impl Store for LsmStore {
         Box::new(merge.filter_map(|entry| live_pair(entry).transpose()))
     }
 
+    fn versions<'a>(&'a self, at: Sequence) -> Versions<'a> {
+        // Whatever may go by now is left out; what is left out later by compaction is still in these layers.
+        let mut collector = Collector::new(self.shared.retentions.effective(), false);
+        let layers = self.shared.layers.load_full();
+        let (from, to) = (self.key(b""), self.end(b""));
+        let merge = layers.merge(&from, to.as_ref(), record::seqno_limit(at), Order::Ascending);
+        Box::new(merge.every_version().filter_map(move |entry| version(entry, &mut collector).transpose()))
+    }
+
     fn put(&self, key: &[u8], value: bytes::Bytes, at: Sequence) {
         self.shared.insert(record::entry(self.key(key), Some(&value), at));
     }
@@ -235,4 +259,17 @@ fn live_pair(
     let entry = entry?;
     let key = bytes::Bytes::from(entry.key.user_key).slice(4..);
     Ok(record::decode(entry.value)?.map(|value| (key, value)))
+}
+
+fn version(
+    entry: Result<lsm_tree::InternalValue, StoreError>,
+    collector: &mut Collector,
+) -> Result<Option<Version>, StoreError> {
+    let entry = entry?;
+    let (sequence, live, length) = record::header(&entry.value)?;
+    if !collector.keeps(&entry.key.user_key, sequence, live) {
+        return Ok(None);
+    }
+    let key = bytes::Bytes::from(entry.key.user_key).slice(4..);
+    Ok(Some((key, sequence, live.then(|| bytes::Bytes::from(entry.value).slice(length..)))))
 }

@@ -54,6 +54,7 @@ pub struct Forgotten {
 pub struct Pin {
     retentions: Arc<Retentions>,
     id: u64,
+    before: Sequence,
 }
 
 impl Drop for Pin {
@@ -72,18 +73,22 @@ impl Retentions {
         }
     }
 
-    /// Holds the bound at `at`.
+    /// Holds the bound for a reader at `at`.
     pub(super) fn pin(self: &Arc<Self>, at: Sequence) -> Result<Pin, Forgotten> {
+        let pin = self.pin_now();
+        let before = pin.before;
+        if at < before { Err(Forgotten { at, before }) } else { Ok(pin) }
+    }
+
+    /// Holds the bound where it is: a pinned reader may look at any sequence that is readable now.
+    pub(super) fn pin_now(self: &Arc<Self>) -> Pin {
         let mut state = self.state.lock();
-        if at < state.asked.before {
-            return Err(Forgotten { at, before: state.asked.before });
-        }
         let id = state.next_pin;
         state.next_pin += 1;
-        // Not `at` but the bound itself: a pinned reader may look at any sequence that was readable then.
         let held = state.asked.clone();
+        let before = held.before;
         state.pins.insert(id, held);
-        Ok(Pin { retentions: self.clone(), id })
+        Pin { retentions: self.clone(), id, before }
     }
 
     /// What may be dropped now.

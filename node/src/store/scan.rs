@@ -197,13 +197,13 @@ impl Merge {
         Ok(Some(head.entry))
     }
 
+    fn start(&mut self) -> Result<(), StoreError> {
+        let unstarted = if std::mem::replace(&mut self.started, true) { 0 } else { self.layers.len() };
+        (0..unstarted).try_for_each(|layer| self.pull(layer))
+    }
+
     fn step(&mut self) -> Result<Option<InternalValue>, StoreError> {
-        if !self.started {
-            self.started = true;
-            for layer in 0..self.layers.len() {
-                self.pull(layer)?;
-            }
-        }
+        self.start()?;
         let Some(mut chosen) = self.pop()? else { return Ok(None) };
         while self.heads.peek().is_some_and(|head| head.entry.key.user_key == chosen.key.user_key) {
             let Some(other) = self.pop()? else { break };
@@ -224,6 +224,27 @@ impl Iterator for Merge {
             if item.is_err() {
                 self.layers.clear();
                 self.heads.clear();
+            }
+        })
+    }
+}
+
+impl Merge {
+    /// Every version of each key, in the layers' order.
+    pub(super) fn every_version(mut self) -> impl Iterator<Item = Item> + Send {
+        let mut last: Option<InternalValue> = None;
+        std::iter::from_fn(move || {
+            loop {
+                let entry = match self.start().and_then(|()| self.pop()).transpose()? {
+                    Ok(entry) => entry,
+                    Err(error) => return Some(Err(error)),
+                };
+                // While a flushed memtable is still listed beside its table, both hold the same entries.
+                if last.as_ref().is_some_and(|last| last.key == entry.key) {
+                    continue;
+                }
+                last = Some(InternalValue { key: entry.key.clone(), value: Slice::empty() });
+                return Some(Ok(entry));
             }
         })
     }

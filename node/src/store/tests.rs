@@ -23,6 +23,8 @@ fn open(folder: &TempDir) -> LsmStore {
     LsmStore::open(folder.path(), 7, small()).unwrap()
 }
 
+const NEWEST: Sequence = Sequence(u64::MAX - 1);
+
 fn key(number: u64) -> Vec<u8> {
     format!("key{number:06}").into_bytes()
 }
@@ -72,13 +74,9 @@ fn after_a_crash_the_store_is_what_was_flushed_with_the_progress_that_belongs_to
         assert!(index.0 <= applied, "nothing comes from nowhere");
         assert_eq!(store.persisted_index(), index);
         for number in 1..=index.0 {
-            assert_eq!(
-                store.get(&key(number), Sequence(u64::MAX - 1)).unwrap(),
-                Some(value(number)),
-                "{number}"
-            );
+            assert_eq!(store.get(&key(number), NEWEST).unwrap(), Some(value(number)), "{number}");
         }
-        assert_eq!(store.get(&key(index.0 + 1), Sequence(u64::MAX - 1)).unwrap(), None);
+        assert_eq!(store.get(&key(index.0 + 1), NEWEST).unwrap(), None);
         let entries = random.below(600);
         apply(&store, &mut machines, entries);
         applied = index.0 + entries;
@@ -226,4 +224,113 @@ fn read_all(folder: &TempDir) -> Result<u64, String> {
         number += 1;
     }
     Ok(number)
+}
+
+fn transfer(
+    chunks: impl Iterator<Item = Result<Bytes, StoreError>>,
+    to: &StoreFolder,
+) -> (LsmStore, quoin_core::Progress) {
+    let mut importer = to.import(9, small()).unwrap();
+    for chunk in chunks {
+        importer.chunk(chunk.unwrap()).unwrap();
+    }
+    importer.commit().unwrap()
+}
+
+/// The progress record as the machines write it, at a sequence of its own.
+fn put_progress(store: &dyn Store, sequence: Sequence) -> quoin_core::Progress {
+    let progress = quoin_core::Progress { index: Index(5), sequence, ..Default::default() };
+    store.put(b"\0p", quoin_core::machines::encode_progress(&progress), sequence);
+    progress
+}
+
+#[test]
+fn a_replica_restored_from_a_snapshot_answers_everything_as_the_exporter_does() {
+    for seed in 0..4 {
+        let (from, to) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+        let lsm = open(&from);
+        let memory = quoin_core::store::MemoryStore::new();
+        let mut runs = [contract::Run::new(seed), contract::Run::new(seed)];
+        let mut settle = |random: u64| match random % 4 {
+            0 => lsm.compact_fully().unwrap(),
+            _ => lsm.flush().unwrap(),
+        };
+        runs[0].write(&lsm, 1200, &mut settle);
+        runs[1].write(&memory, 1200, &mut |_| ());
+        for (run, store) in runs.iter_mut().zip([&lsm as &dyn Store, &memory]) {
+            let sequence = run.newest().next();
+            let progress = put_progress(store, sequence);
+            let export = Export::new(store, progress);
+            // What is written, deleted and compacted while the export runs is no part of it.
+            store.put(b"ab", Bytes::from_static(b"later"), sequence.next());
+            store.delete(b"a", sequence.next());
+            let folder = StoreFolder::open(&to.path().join(sequence.to_string())).unwrap();
+            let (restored, found) = transfer(export, &folder);
+            assert_eq!(found, progress);
+            assert_eq!(restored.persisted_index(), Index(5));
+            run.compare(&restored);
+            drop(restored);
+            let reopened = folder.open_store(9, small()).unwrap();
+            run.compare(&reopened);
+            for key in [b"a".as_slice(), b"ab", b"\0p"] {
+                assert_eq!(reopened.get(key, NEWEST).unwrap(), store.get(key, sequence).unwrap(), "{key:?}");
+            }
+            std::fs::remove_dir_all(to.path().join(sequence.to_string())).unwrap();
+        }
+    }
+}
+
+#[test]
+fn the_live_store_is_the_old_or_the_new_one_wherever_an_import_ends() {
+    let (from, to) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let source = open(&from);
+    let mut machines = Machines::open(&source).unwrap();
+    apply(&source, &mut machines, 900);
+    let folder = StoreFolder::open(to.path()).unwrap();
+    let old = folder.open_store(9, small()).unwrap();
+    let mut old_machines = Machines::open(&old).unwrap();
+    apply(&old, &mut old_machines, 3);
+    old.flush().unwrap();
+    let index_after_reopen = || {
+        let folder = StoreFolder::open(to.path()).unwrap();
+        let folders = std::fs::read_dir(to.path()).unwrap().count();
+        assert_eq!(folders, 2, "the live store and CURRENT, and nothing else");
+        read_progress(&folder.open_store(9, small()).unwrap()).unwrap().index
+    };
+
+    let mut importer = folder.import(9, small()).unwrap();
+    importer.chunk(source.export().unwrap().next().unwrap().unwrap()).unwrap();
+    assert!(matches!(importer.commit(), Err(SnapshotError::Truncated { chunks: 1 })));
+    drop(old);
+    assert_eq!(index_after_reopen(), Index(3));
+
+    // A crash between the new store's last byte and CURRENT: all is there, but not live.
+    let mut importer = folder.import(9, small()).unwrap();
+    source.export().unwrap().for_each(|chunk| importer.chunk(chunk.unwrap()).unwrap());
+    drop(importer);
+    std::fs::write(to.path().join("CURRENT.next"), "2\n").unwrap();
+    std::fs::remove_file(to.path().join("CURRENT.next")).unwrap();
+    assert_eq!(index_after_reopen(), Index(3));
+
+    let (new, progress) = transfer(source.export().unwrap(), &folder);
+    assert_eq!(progress, machines.progress());
+    drop(new);
+    assert_eq!(index_after_reopen(), Index(900));
+}
+
+#[test]
+fn a_folder_that_lost_its_live_store_is_refused() {
+    let folder = TempDir::new().unwrap();
+    let stores = StoreFolder::open(folder.path()).unwrap();
+    drop(stores.open_store(9, small()).unwrap());
+    let refusal = |what: &str| {
+        let message = StoreFolder::open(folder.path()).map(drop).unwrap_err().to_string();
+        assert!(message.contains("CURRENT") && message.contains(what), "{message}");
+    };
+    std::fs::write(folder.path().join("CURRENT"), "1").unwrap();
+    refusal("no number");
+    std::fs::write(folder.path().join("CURRENT"), "7\n").unwrap();
+    refusal("which is not there");
+    std::fs::remove_file(folder.path().join("CURRENT")).unwrap();
+    refusal("holds a store");
 }
