@@ -218,6 +218,7 @@ impl Shared {
 
     /// Runs a thread's body; its end by fault or panic becomes the store's failure.
     fn guard(&self, thread: &'static str, run: fn(&Self) -> Result<(), String>) {
+        yield_to_others();
         let outcome = catch_unwind(AssertUnwindSafe(|| run(self))).unwrap_or_else(|panic| {
             let text = panic.downcast_ref::<String>().map(String::as_str);
             let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("unknown cause");
@@ -389,3 +390,16 @@ impl Signals {
         self.writer.notify_all();
     }
 }
+
+/// Background work gives way to threads that somebody waits for; back-pressure sees to it that it still keeps up.
+#[cfg(target_os = "linux")]
+fn yield_to_others() {
+    #[allow(unsafe_code, reason = "the standard library has no call for a thread's priority")]
+    // SAFETY: the call takes plain numbers; 0 names the calling thread. A refusal changes nothing.
+    unsafe {
+        libc::setpriority(libc::PRIO_PROCESS, 0, 10);
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn yield_to_others() {}
