@@ -1,2 +1,26 @@
-//! node
+//! One replica of Quoin.
+//!
+//! Reading order, along a write: `api/` (wire to command), `engine/` (propose, apply, answer), `raft/` (the
+//! replica loop, the log, the peers), `store/` (the LSM tree), `watch/` (who is told).
+
+pub mod api;
+pub mod config;
+pub mod engine;
+pub mod identity;
+mod node;
+pub mod raft;
 pub mod store;
+pub mod watch;
+
+pub use config::Config;
+pub use engine::{Consistency, Engine};
+pub use node::{Node, StartError};
+
+/// The store's settings out of the node's.
+pub(crate) fn store_options(config: &Config) -> store::StoreOptions {
+    store::StoreOptions {
+        cache_bytes: config.store.cache_bytes,
+        memtable_bytes: config.store.memtable_bytes,
+        ..store::StoreOptions::default()
+    }
+}

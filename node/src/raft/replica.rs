@@ -57,6 +57,8 @@ pub struct Expectation {
     pub position: u32,
     /// One per command.
     pub waiters: Vec<Waiter>,
+    /// When they began to wait.
+    pub since_tick: u64,
 }
 
 /// Reads that may go ahead once `index` is applied.
@@ -174,8 +176,10 @@ impl Default for Options {
     }
 }
 
-/// Ticks after which an unanswered read round or forward is given up or tried again.
-const RETRY_TICKS: u64 = 10;
+/// Ticks after which an unanswered read round is begun again.
+const READ_RETRY_TICKS: u64 = 10;
+/// Ticks after which whoever waits is told that it will not, or may not, happen.
+pub const GIVE_UP_TICKS: u64 = 100;
 
 /// One replica of one group.
 pub struct Replica {
@@ -183,12 +187,12 @@ pub struct Replica {
     raw: RawNode<Storage>,
     options: Options,
     ticks: u64,
-    queue: VecDeque<Proposal>,
+    queue: VecDeque<(u64, Proposal)>,
     queue_forwarded: VecDeque<(u64, u64, Vec<Command>)>,
     unwritten: VecDeque<(u64, Unwritten)>,
     forwards: BTreeMap<u64, Forwarded>,
     last_request: u64,
-    reads_waiting: Vec<ReadWaiter>,
+    reads_waiting: Vec<(u64, ReadWaiter)>,
     read_round: Option<ReadRound>,
     last_round: u64,
     effects: Effects,
@@ -209,7 +213,7 @@ struct Forwarded {
 struct ReadRound {
     context: u64,
     started_at_tick: u64,
-    waiters: Vec<ReadWaiter>,
+    waiters: Vec<(u64, ReadWaiter)>,
 }
 
 impl Replica {
@@ -303,6 +307,11 @@ impl Replica {
         self.raw.store().configuration()
     }
 
+    /// Ticks since the start.
+    pub fn ticks(&self) -> u64 {
+        self.ticks
+    }
+
     /// Commands that wait to be proposed.
     pub fn queued(&self) -> usize {
         self.queue.len()
@@ -312,22 +321,28 @@ impl Replica {
     pub fn tick(&mut self) {
         self.ticks += 1;
         self.raw.tick();
-        let overdue = |since: u64| self.ticks - since > RETRY_TICKS;
-        // A read round can be lost with a message or a leader: begin again, with everybody who has come since.
-        if let Some(round) = self.read_round.take_if(|round| overdue(round.started_at_tick)) {
-            let mut waiters = round.waiters;
-            waiters.append(&mut self.reads_waiting);
-            self.reads_waiting = waiters;
+        let ticks = self.ticks;
+        let older_than = |since: u64, age: u64| ticks - since > age;
+        // A round can be lost with a message or a leader: begin again, with everybody who has come since.
+        if let Some(mut round) =
+            self.read_round.take_if(|round| older_than(round.started_at_tick, READ_RETRY_TICKS))
+        {
+            round.waiters.append(&mut self.reads_waiting);
+            self.reads_waiting = round.waiters;
         }
-        let given_up: Vec<u64> =
-            self.forwards.iter().filter(|(_, sent)| overdue(sent.sent_at_tick)).map(|(id, _)| *id).collect();
+        let given_up = |(_, sent): &(&u64, &Forwarded)| older_than(sent.sent_at_tick, GIVE_UP_TICKS);
+        let given_up: Vec<u64> = self.forwards.iter().filter(given_up).map(|(id, _)| *id).collect();
         for request in given_up {
             self.resolve_forward(request, Lost::Unknown);
         }
-        if self.leader() == 0 && self.ticks % RETRY_TICKS == 0 {
-            self.fail_queue(Lost::NoLeader);
+        while let Some((_, proposal)) =
+            self.queue.pop_front_if(|(since, _)| older_than(*since, GIVE_UP_TICKS))
+        {
+            let _ = proposal.waiter.send(Err(Lost::NoLeader));
         }
-        self.reads_waiting.retain(|waiter| !waiter.is_closed());
+        for (_, waiter) in self.reads_waiting.extract_if(.., |(since, _)| older_than(*since, GIVE_UP_TICKS)) {
+            let _ = waiter.send(Err(Lost::NoLeader));
+        }
     }
 
     /// Takes a message from a peer. Messages of unknown senders and stale terms are dropped, as Raft wants.
@@ -365,12 +380,12 @@ impl Replica {
 
     /// Queues a command; it is proposed, or forwarded to the leader, at the next [`Self::effects`].
     pub fn propose(&mut self, proposal: Proposal) {
-        self.queue.push_back(proposal);
+        self.queue.push_back((self.ticks, proposal));
     }
 
     /// Queues a linearizable read.
     pub fn read(&mut self, waiter: ReadWaiter) {
-        self.reads_waiting.push(waiter);
+        self.reads_waiting.push((self.ticks, waiter));
     }
 
     /// Proposes a change of the configuration: who votes and who learns. `command` (a member record) is
@@ -490,7 +505,7 @@ impl Replica {
             commands.len() >= options.batch_commands_max || bytes >= options.batch_bytes_max
         };
         while !full(&commands, bytes, &self.options) {
-            let Some(proposal) = self.queue.pop_front() else { break };
+            let Some((_, proposal)) = self.queue.pop_front() else { break };
             bytes += proposal.command.size_in_batch();
             commands.push(proposal.command);
             waiters.push(proposal.waiter);
@@ -533,12 +548,12 @@ impl Replica {
 
     fn expect_last(&mut self, position: u32, waiters: Vec<Waiter>) {
         let (index, term) = (self.raw.raft.raft_log.last_index(), self.term());
-        self.effects.expectations.push(Expectation { index, term, position, waiters });
+        self.effects.expectations.push(Expectation { index, term, position, waiters, since_tick: self.ticks });
     }
 
     fn forward_queue(&mut self, leader: u64) {
         let (mut commands, mut waiters, mut bytes) = (Vec::new(), Vec::new(), 0);
-        while let Some(proposal) = self.queue.pop_front() {
+        while let Some((_, proposal)) = self.queue.pop_front() {
             bytes += proposal.command.size_in_batch();
             commands.push(proposal.command);
             waiters.push(proposal.waiter);
@@ -564,7 +579,7 @@ impl Replica {
             ForwardOutcome::Proposed { index, term, position } => {
                 if let Some(sent) = self.forwards.remove(&request) {
                     let waiters = sent.waiters;
-                    self.effects.expectations.push(Expectation { index, term, position, waiters });
+                    self.effects.expectations.push(Expectation { index, term, position, waiters, since_tick: self.ticks });
                 }
             }
             ForwardOutcome::NotLeader => self.resolve_forward(request, Lost::NoLeader),
@@ -585,10 +600,10 @@ impl Replica {
 
     /// Tells everybody who waits to be proposed that it will not happen.
     pub fn fail_queue(&mut self, lost: Lost) {
-        for proposal in self.queue.drain(..) {
+        for (_, proposal) in self.queue.drain(..) {
             let _ = proposal.waiter.send(Err(lost));
         }
-        for waiter in self.reads_waiting.drain(..) {
+        for (_, waiter) in self.reads_waiting.drain(..) {
             let _ = waiter.send(Err(lost));
         }
     }
@@ -685,7 +700,8 @@ impl Replica {
     fn read_answered(&mut self, index: u64, context: &[u8]) {
         let answered = self.read_round.take_if(|round| context.ends_with(&round.context.to_le_bytes()));
         if let Some(round) = answered {
-            self.effects.barriers.push(Barrier { index, waiters: round.waiters });
+            let waiters = round.waiters.into_iter().map(|(_, waiter)| waiter).collect();
+            self.effects.barriers.push(Barrier { index, waiters });
         }
     }
 
