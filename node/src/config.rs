@@ -204,7 +204,11 @@ pub struct ConfigError {
 impl Config {
     /// How other replicas reach this node.
     pub fn peer_address(&self) -> String {
-        if self.advertise_peer.is_empty() { self.listen_peer.to_string() } else { self.advertise_peer.clone() }
+        if self.advertise_peer.is_empty() {
+            self.listen_peer.to_string()
+        } else {
+            self.advertise_peer.clone()
+        }
     }
 
     /// How clients reach this node.
@@ -235,7 +239,10 @@ impl Config {
             return fail("name", "is empty; give each node of the cluster a name of its own".into());
         }
         if !self.cluster.is_empty() && !self.join.is_empty() {
-            return fail("join", "a node either founds a cluster (cluster) or joins one (join), not both".into());
+            return fail(
+                "join",
+                "a node either founds a cluster (cluster) or joins one (join), not both".into(),
+            );
         }
         if let Some(address) = self.cluster.get(&self.name) {
             if *address != self.peer_address() {
@@ -244,13 +251,19 @@ impl Config {
             }
         } else if !self.cluster.is_empty() {
             let names: Vec<_> = self.cluster.keys().map(String::as_str).collect();
-            return fail("cluster", format!("does not name this node, {:?}, only {}", self.name, names.join(", ")));
+            return fail(
+                "cluster",
+                format!("does not name this node, {:?}, only {}", self.name, names.join(", ")),
+            );
         }
         if self.raft.tick_ms == 0 {
             return fail("raft.tick_ms", "is 0; 50 is usual".into());
         }
         if self.raft.election_ticks <= self.raft.heartbeat_ticks || self.raft.heartbeat_ticks == 0 {
-            return fail("raft.election_ticks", "must be above raft.heartbeat_ticks, which must be above 0".into());
+            return fail(
+                "raft.election_ticks",
+                "must be above raft.heartbeat_ticks, which must be above 0".into(),
+            );
         }
         if self.log.segment_bytes < 1 << 20 {
             return fail("log.segment_bytes", format!("is {}; at least 1048576", self.log.segment_bytes));

@@ -97,7 +97,8 @@ mod tests {
     fn an_identity_comes_back_as_written_and_numbers_are_pinned() {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(Identity::read(folder.path()).unwrap(), None);
-        let identity = Identity { layout: 1, cluster: number_of(["a", "b"]), id: 7, name: "n".into(), founder: true };
+        let identity =
+            Identity { layout: 1, cluster: number_of(["a", "b"]), id: 7, name: "n".into(), founder: true };
         identity.write(folder.path()).unwrap();
         assert_eq!(Identity::read(folder.path()).unwrap(), Some(identity));
         assert_eq!(number_of(["a", "b"]), 0xd902_7f18_6bb9_52ec);

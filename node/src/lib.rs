@@ -7,6 +7,7 @@ pub mod api;
 pub mod config;
 pub mod engine;
 pub mod identity;
+pub mod metrics;
 mod node;
 pub mod raft;
 pub mod store;

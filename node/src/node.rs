@@ -97,7 +97,8 @@ impl Node {
         transport.set_peers(&peers);
         let _ = shared.hub.set(hub);
         let _ = shared.transport.set(transport);
-        let threads = spawn(&shared, replica, applier).map_err(|error| io_error("starting threads", error))?;
+        let threads =
+            spawn(&shared, replica, applier).map_err(|error| io_error("starting threads", error))?;
         let upkeep = Upkeep::start(Arc::clone(&shared), tokio::runtime::Handle::current())
             .map_err(|error| io_error("starting threads", error))?;
         let engine = Engine::new(Arc::clone(&shared));
@@ -158,9 +159,10 @@ impl Node {
 /// The follower that has most of the log.
 fn successor(engine: &Engine) -> Option<u64> {
     let raft = engine.raft();
-    let followers = raft.followers.iter().filter(|(id, _, active)| {
-        *active && *id != engine.id() && raft.voters.contains(id)
-    });
+    let followers = raft
+        .followers
+        .iter()
+        .filter(|(id, _, active)| *active && *id != engine.id() && raft.voters.contains(id));
     followers.max_by_key(|(_, matched, _)| *matched).map(|(id, ..)| *id)
 }
 
@@ -191,7 +193,8 @@ impl Prepared {
         std::fs::create_dir_all(&folder)
             .map_err(|error| io_error(format!("creating {}", folder.display()), error))?;
         // Holds the folder's lock: nothing is read or written before.
-        let disk = RealDisk::open(&folder.join("log"))?;
+        let disk = RealDisk::open(&folder.join("log"))
+            .map_err(|error| io_error(format!("opening {}", folder.join("log").display()), error))?;
         let (identity, mut peers) = identify(&config)?;
         let store = Arc::new(LsmStore::open(&folder.join("store"), GROUP.0, crate::store_options(&config))?);
         let options = LogOptions {
@@ -211,8 +214,14 @@ impl Prepared {
         for member in system::members(quoin_core::View::new(&*store, progress.sequence))? {
             peers.extend(member.peer_addresses.first().map(|address| (member.id, address.clone())));
         }
-        let replica =
-            Replica::new(identity.id, GROUP, Arc::clone(&log), configuration, progress.index.0, replica_options(&config))?;
+        let replica = Replica::new(
+            identity.id,
+            GROUP,
+            Arc::clone(&log),
+            configuration,
+            progress.index.0,
+            replica_options(&config),
+        )?;
         let applier = Applier::open(&*store)?;
         let shared = Shared::new(identity.id, identity.cluster, config, log, store, progress);
         Ok(Self { shared, replica, applier, peers })

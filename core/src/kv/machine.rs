@@ -1,35 +1,410 @@
-//! What a kv command does to the state.
+//! What a kv command does to the state. Reading order: [`Machine::apply`], then one section per operation.
+//!
+//! **Invariant (nothing half).** A command is refused before it has written anything: a transaction chooses its
+//! path and checks every step of it, then writes.
+//!
+//! Expiry: every deadline has an entry in the expiry index, which says only "look at this then". A lease kept
+//! alive changes its own record alone; when its entry comes due, the entry is moved to the lease's deadline.
 
-use super::query::Reply;
-use crate::store::{StoreError, View};
+use super::command::{
+    Command, Compare, CompareResult, CompareTarget, Delete, LeaseGrant, Operation, Put, Ttl, Txn,
+    txn_operation::Step,
+};
+use super::query::{self, Bounds, Refusal, Reply, Response};
+use super::record::{self, Expiring, Lease, Record};
+use crate::store::{Order, StoreError, View};
 use crate::tx::Tx;
 use crate::types::Stamp;
 use bytes::Bytes;
+use prost::Message;
 
-/// How many leases and keys expire in one batch at most; the rest wait for the next batch.
+/// How many leases and keys are looked at for expiry in one batch at most; the rest wait for the next batch.
 pub const EXPIRIES_PER_BATCH_MAX: usize = 1000;
+/// The longest time to live of a lease, seconds; etcd's.
+pub const LEASE_TTL_S_MAX: i64 = 9_000_000_000;
+
+type Done<T> = Result<Result<T, Refusal>, StoreError>;
+
+/// Unwraps what was done, or returns the refusal.
+macro_rules! done {
+    ($result:expr) => {
+        match $result {
+            Ok(value) => value,
+            Err(refusal) => return Ok(Err(refusal)),
+        }
+    };
+}
 
 /// The kv face's machine: the store holds its state; this holds what is derived from it.
-pub struct Machine {}
+#[derive(Debug)]
+pub struct Machine {
+    /// No entry of the expiry index is before this: scans begin here, past the remains of popped ones.
+    expiries_from: u64,
+    /// The first entry's deadline, or earlier; `None` where there are no entries.
+    next_deadline: Option<u64>,
+}
 
 impl Machine {
     /// The machine of a store that may hold state already.
-    pub fn open(_view: View<'_>) -> Result<Self, StoreError> {
-        Ok(Self {})
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub fn open(view: View<'_>) -> Result<Self, StoreError> {
+        let first = view.scan(&record::expiry_from(0), &record::EXPIRIES_END, Order::Ascending).next();
+        let next_deadline = match first.transpose()? {
+            Some((key, _)) => Some(record::read_expiry(&key)?.0),
+            None => None,
+        };
+        Ok(Self { expiries_from: next_deadline.unwrap_or(0), next_deadline })
     }
 
-    /// When the next lease or key expires.
+    /// When the next lease or key may expire; never later than it does.
     pub fn next_deadline(&self) -> Option<Stamp> {
-        None
+        self.next_deadline.map(Stamp)
     }
 
     /// Applies one command.
-    pub fn apply(&mut self, _tx: &mut Tx<'_>, _bytes: Bytes) -> Result<Reply, StoreError> {
-        unimplemented!()
+    ///
+    /// # Errors
+    /// The store failed. What a client may not do is a refusal, not an error.
+    pub fn apply(&mut self, tx: &mut Tx<'_>, bytes: Bytes) -> Result<Reply, StoreError> {
+        let result = match Command::decode(bytes).map(|command| command.operation) {
+            Ok(Some(operation)) => self.perform(tx, operation)?,
+            Ok(None) | Err(_) => Err(Refusal::Malformed),
+        };
+        Ok(Reply { revision: tx.revision(), result })
     }
 
-    /// Lets one lease or key that is due by the batch's stamp expire; false if none is due.
-    pub fn expire_next(&mut self, _tx: &mut Tx<'_>) -> Result<bool, StoreError> {
-        Ok(false)
+    fn perform(&mut self, tx: &mut Tx<'_>, operation: Operation) -> Done<Response> {
+        match operation {
+            Operation::Put(put) => {
+                done!(check_put(tx, &put)?);
+                self.put(tx, put).map(Ok)
+            }
+            Operation::Delete(delete) => {
+                done!(check_delete(&delete));
+                self.delete(tx, &delete).map(Ok)
+            }
+            Operation::Txn(txn) => self.txn(tx, txn),
+            Operation::LeaseGrant(grant) => self.grant(tx, grant),
+            Operation::LeaseRevoke(id) => self.revoke(tx, id),
+            Operation::LeaseKeepAlive(id) => keep_alive(tx, id),
+        }
+    }
+
+    // Writing a key.
+
+    fn put(&mut self, tx: &mut Tx<'_>, put: Put) -> Result<Response, StoreError> {
+        let store_key = Bytes::from(record::key(&put.key));
+        let previous = tx.get(&store_key)?.map(Record::decode).transpose()?;
+        let next = successor(tx, &put, previous.as_ref());
+        self.attach(tx, &put.key, previous.as_ref().map_or(0, |record| record.lease), next.lease);
+        if let Some((deadline, _)) = next.expires.filter(|_| next.expires != previous.as_ref().and_then(|r| r.expires)) {
+            self.expect_expiry(tx, deadline, &Expiring::Key(put.key.clone()));
+        }
+        tx.change(store_key, Some(next.encode()));
+        let shown = previous.filter(|_| put.prev_kv);
+        Ok(Response::Put(shown.map(|record| record.into_key_value(put.key))))
+    }
+
+    fn attach(&mut self, tx: &mut Tx<'_>, key: &[u8], from: i64, to: i64) {
+        if from == to {
+            return;
+        }
+        if from != 0 {
+            tx.delete(&record::attachment(from, key));
+        }
+        if to != 0 {
+            tx.put(&record::attachment(to, key), Bytes::new());
+        }
+    }
+
+    // Deleting keys.
+
+    fn delete(&mut self, tx: &mut Tx<'_>, delete: &Delete) -> Result<Response, StoreError> {
+        let bounds = Bounds::of(&delete.key, &delete.range_end);
+        let mut prev_kvs = Vec::new();
+        let mut deleted = 0;
+        for (store_key, key, record) in query::records(tx.view(), &bounds)? {
+            self.attach(tx, &key, record.lease, 0);
+            tx.change(store_key, None);
+            deleted += 1;
+            if delete.prev_kv {
+                prev_kvs.push(record.into_key_value(key));
+            }
+        }
+        Ok(Response::Delete { deleted, prev_kvs })
+    }
+
+    // Transactions.
+
+    fn txn(&mut self, tx: &mut Tx<'_>, txn: Txn) -> Done<Response> {
+        done!(super::txn::check(&txn));
+        let mut path = Vec::new();
+        choose(tx, &txn, &mut path)?;
+        done!(check_path(tx, &txn, &mut path.iter().copied())?);
+        self.run(tx, txn, &mut path.into_iter())
+    }
+
+    /// Does the chosen steps. Everything that could be refused has been checked, but reads of old revisions.
+    fn run(&mut self, tx: &mut Tx<'_>, txn: Txn, path: &mut dyn Iterator<Item = bool>) -> Done<Response> {
+        let succeeded = path.next().expect("the path has a turn for every transaction on it");
+        let steps = if succeeded { txn.success } else { txn.failure };
+        let mut responses = Vec::with_capacity(steps.len());
+        for step in steps {
+            let response = match step.step.expect("checked by txn::check") {
+                Step::Range(range) => match query::range_in(tx, &range)? {
+                    Ok(reply) => Response::Range(reply),
+                    Err(refusal) => return Ok(Err(refusal)),
+                },
+                Step::Put(put) => self.put(tx, put)?,
+                Step::Delete(delete) => self.delete(tx, &delete)?,
+                Step::Txn(inner) => done!(self.run(tx, inner, path)?),
+            };
+            responses.push(response);
+        }
+        Ok(Ok(Response::Txn { succeeded, responses }))
+    }
+
+    // Leases.
+
+    fn grant(&mut self, tx: &mut Tx<'_>, grant: LeaseGrant) -> Done<Response> {
+        if grant.id == 0 {
+            return Ok(Err(Refusal::Malformed));
+        }
+        if grant.ttl_s > LEASE_TTL_S_MAX {
+            return Ok(Err(Refusal::LeaseTtlTooLarge));
+        }
+        let key = record::lease_key(grant.id);
+        if tx.get(&key)?.is_some() {
+            return Ok(Err(Refusal::LeaseExists));
+        }
+        let ttl_s = grant.ttl_s.max(1);
+        let lease = Lease { ttl_s: ttl_s as u64, deadline: after(tx.stamp(), ttl_s as u64 * 1000) };
+        tx.put(&key, lease.encode());
+        self.expect_expiry(tx, lease.deadline, &Expiring::Lease(grant.id));
+        Ok(Ok(Response::Lease { id: grant.id, ttl_s }))
+    }
+
+    /// Ends a lease; all its keys go in one revision. Its entry in the expiry index goes when it comes due.
+    fn revoke(&mut self, tx: &mut Tx<'_>, id: i64) -> Done<Response> {
+        let key = record::lease_key(id);
+        if tx.get(&key)?.is_none() {
+            return Ok(Err(Refusal::LeaseNotFound));
+        }
+        tx.delete(&key);
+        let attached: Result<Vec<_>, _> =
+            tx.view().scan_prefix(&record::attachments(id), Order::Ascending).collect();
+        for (attachment, _) in attached? {
+            tx.delete(&attachment);
+            tx.change(record::key(&record::attached_key(&attachment)).into(), None);
+        }
+        Ok(Ok(Response::Revoked))
+    }
+
+    // Expiry.
+
+    fn expect_expiry(&mut self, tx: &mut Tx<'_>, deadline: Stamp, what: &Expiring) {
+        tx.put(&record::expiry_key(deadline.0, what), Bytes::new());
+        self.next_deadline = Some(self.next_deadline.map_or(deadline.0, |next| next.min(deadline.0)));
+        self.expiries_from = self.expiries_from.min(deadline.0);
+    }
+
+    /// Looks at the first lease or key whose deadline the batch's stamp has reached, and lets it expire if the
+    /// deadline still stands; false if there is none.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub fn expire_next(&mut self, tx: &mut Tx<'_>) -> Result<bool, StoreError> {
+        if self.next_deadline.is_none_or(|next| next > tx.stamp().0) {
+            return Ok(false);
+        }
+        let first = tx.scan(&record::expiry_from(self.expiries_from), &record::EXPIRIES_END).next();
+        let Some((store_key, _)) = first.transpose()? else {
+            self.next_deadline = None;
+            return Ok(false);
+        };
+        let (deadline, what) = record::read_expiry(&store_key)?;
+        self.next_deadline = Some(deadline);
+        self.expiries_from = deadline;
+        if deadline > tx.stamp().0 {
+            return Ok(false);
+        }
+        tx.delete(&store_key);
+        match what {
+            Expiring::Lease(id) => self.expire_lease(tx, id)?,
+            Expiring::Key(key) => self.expire_key(tx, &key, deadline)?,
+        }
+        Ok(true)
+    }
+
+    fn expire_lease(&mut self, tx: &mut Tx<'_>, id: i64) -> Result<(), StoreError> {
+        let Some(lease) = tx.get(&record::lease_key(id))?.map(Lease::decode).transpose()? else {
+            return Ok(());
+        };
+        let ends = lease.ends(tx.term_began());
+        if ends > tx.stamp() {
+            self.expect_expiry(tx, ends, &Expiring::Lease(id));
+            return Ok(());
+        }
+        let revoked = self.revoke(tx, id)?;
+        assert_eq!(revoked, Ok(Response::Revoked), "the lease was just read");
+        Ok(())
+    }
+
+    fn expire_key(&mut self, tx: &mut Tx<'_>, key: &Bytes, deadline: u64) -> Result<(), StoreError> {
+        let store_key = Bytes::from(record::key(key));
+        let Some(record) = tx.get(&store_key)?.map(Record::decode).transpose()? else { return Ok(()) };
+        // Written since with another time to live, or none: then another entry stands for it, or none.
+        if record.expires.is_some_and(|(stands, _)| stands.0 == deadline) {
+            self.attach(tx, key, record.lease, 0);
+            tx.change(store_key, None);
+        }
+        Ok(())
+    }
+}
+
+fn keep_alive(tx: &mut Tx<'_>, id: i64) -> Done<Response> {
+    let key = record::lease_key(id);
+    let Some(lease) = tx.get(&key)?.map(Lease::decode).transpose()? else {
+        return Ok(Err(Refusal::LeaseNotFound));
+    };
+    let deadline = after(tx.stamp(), lease.ttl_s * 1000);
+    if deadline != lease.deadline {
+        tx.put(&key, Lease { deadline, ..lease }.encode());
+    }
+    Ok(Ok(Response::Lease { id, ttl_s: lease.ttl_s as i64 }))
+}
+
+fn after(stamp: Stamp, ms: u64) -> Stamp {
+    Stamp(stamp.0.saturating_add(ms))
+}
+
+/// The record that a put leaves behind.
+fn successor(tx: &Tx<'_>, put: &Put, previous: Option<&Record>) -> Record {
+    let revision = tx.next_revision().0;
+    let stamp = tx.stamp();
+    let ttl_before = previous.and_then(|record| record.expires);
+    let expires = match put.ttl {
+        Some(Ttl::Milliseconds(ms)) => Some((after(stamp, ms), ms)),
+        Some(Ttl::At(at)) => Some((Stamp(at), at.saturating_sub(stamp.0))),
+        Some(Ttl::Keep(true)) => ttl_before,
+        Some(Ttl::Restart(true)) => ttl_before.map(|(_, ms)| (after(stamp, ms), ms)),
+        Some(Ttl::Keep(false) | Ttl::Restart(false)) | None => None,
+    };
+    let of_previous = |wanted: bool| previous.filter(|_| wanted);
+    Record {
+        create_revision: previous.map_or(revision, |record| record.create_revision),
+        mod_revision: revision,
+        version: previous.map_or(1, |record| record.version + 1),
+        updated: stamp,
+        lease: of_previous(put.ignore_lease).map_or(put.lease, |record| record.lease),
+        expires,
+        metadata: of_previous(put.keep_metadata)
+            .map_or_else(|| put.metadata.clone(), |record| record.metadata.clone()),
+        value: of_previous(put.ignore_value).map_or_else(|| put.value.clone(), |record| record.value.clone()),
+    }
+}
+
+fn check_put(tx: &Tx<'_>, put: &Put) -> Done<()> {
+    if put.key.is_empty() {
+        return Ok(Err(Refusal::EmptyKey));
+    }
+    if (put.ignore_value || put.ignore_lease) && tx.get(&record::key(&put.key))?.is_none() {
+        return Ok(Err(Refusal::KeyNotFound));
+    }
+    if put.lease != 0 && !put.ignore_lease && tx.get(&record::lease_key(put.lease))?.is_none() {
+        return Ok(Err(Refusal::LeaseNotFound));
+    }
+    Ok(Ok(()))
+}
+
+fn check_delete(delete: &Delete) -> Result<(), Refusal> {
+    if delete.key.is_empty() { Err(Refusal::EmptyKey) } else { Ok(()) }
+}
+
+/// Decides for `txn` and the transactions on its chosen path which way each goes, before anything is written.
+fn choose(tx: &Tx<'_>, txn: &Txn, path: &mut Vec<bool>) -> Result<(), StoreError> {
+    let mut holds = true;
+    for compare in &txn.compare {
+        holds = holds && compare_holds(tx.view(), compare)?;
+    }
+    path.push(holds);
+    let steps = if holds { &txn.success } else { &txn.failure };
+    for step in steps {
+        if let Some(Step::Txn(inner)) = &step.step {
+            choose(tx, inner, path)?;
+        }
+    }
+    Ok(())
+}
+
+fn check_path(tx: &Tx<'_>, txn: &Txn, path: &mut dyn Iterator<Item = bool>) -> Done<()> {
+    let succeeded = path.next().expect("the path has a turn for every transaction on it");
+    let steps = if succeeded { &txn.success } else { &txn.failure };
+    for step in steps {
+        match step.step.as_ref().expect("checked by txn::check") {
+            Step::Range(range) => done!(query::check_revision(tx, range)?),
+            Step::Put(put) => done!(check_put(tx, put)?),
+            Step::Delete(delete) => done!(check_delete(delete)),
+            Step::Txn(inner) => done!(check_path(tx, inner, path)?),
+        }
+    }
+    Ok(Ok(()))
+}
+
+fn compare_holds(view: View<'_>, compare: &Compare) -> Result<bool, StoreError> {
+    let Some(target) = &compare.target else { return Ok(false) };
+    let result = compare.result();
+    if compare.range_end.is_empty() {
+        let record = view.get(&record::key(&compare.key))?.map(Record::decode).transpose()?;
+        return Ok(record_passes(record.as_ref(), target, result, compare.absent_passes));
+    }
+    let bounds = Bounds::of(&compare.key, &compare.range_end);
+    for (_, _, record) in query::records(view, &bounds)? {
+        if !record_passes(Some(&record), target, result, compare.absent_passes) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn record_passes(record: Option<&Record>, target: &CompareTarget, result: CompareResult, absent_passes: bool) -> bool {
+    let Some(record) = record else {
+        // As in etcd, an absent key has all numbers zero and no value to compare.
+        return absent_passes || absent_key_passes(target, result);
+    };
+    let number = |stored: i64, given: i64| passes(stored.cmp(&given), result);
+    match target {
+        CompareTarget::Version(given) => number(record.version as i64, *given),
+        CompareTarget::CreateRevision(given) => number(record.create_revision as i64, *given),
+        CompareTarget::ModRevision(given) => number(record.mod_revision as i64, *given),
+        CompareTarget::Lease(given) => number(record.lease, *given),
+        CompareTarget::Value(given) => passes(record.value.cmp(given), result),
+        CompareTarget::Metadata(given) => match record.metadata.get(given.position as usize) {
+            Some(stored) => number(*stored, given.value),
+            None => absent_passes || number(0, given.value),
+        },
+    }
+}
+
+fn absent_key_passes(target: &CompareTarget, result: CompareResult) -> bool {
+    let given = match target {
+        CompareTarget::Version(given)
+        | CompareTarget::CreateRevision(given)
+        | CompareTarget::ModRevision(given)
+        | CompareTarget::Lease(given) => *given,
+        CompareTarget::Metadata(given) => given.value,
+        CompareTarget::Value(_) => return false,
+    };
+    passes(0.cmp(&given), result)
+}
+
+fn passes(ordering: std::cmp::Ordering, result: CompareResult) -> bool {
+    match result {
+        CompareResult::Equal => ordering.is_eq(),
+        CompareResult::Greater => ordering.is_gt(),
+        CompareResult::Less => ordering.is_lt(),
+        CompareResult::NotEqual => ordering.is_ne(),
     }
 }

@@ -1,7 +1,9 @@
 //! Applying committed entries, and answering those who wait for them. Without I/O of its own: the driver
 //! publishes what has been applied, then sends the answers, so whoever got an answer can read what it did.
 
-use crate::raft::replica::{Barrier, Committed, Content, Expectation, GIVE_UP_TICKS, Lost, ReadWaiter, Waiter};
+use crate::raft::replica::{
+    Barrier, Committed, Content, Expectation, GIVE_UP_TICKS, Lost, ReadWaiter, Waiter,
+};
 use quoin_core::machines::Outcome;
 use quoin_core::{Event, Index, Machines, Progress, Reply, Stamp, Store, StoreError, Term};
 use std::collections::BTreeMap;
@@ -21,6 +23,8 @@ pub struct Applied {
     pub answers: Vec<(Waiter, Result<Reply, Lost>)>,
     /// The cluster's own records may have changed: members, alarms.
     pub system_changed: bool,
+    /// How many commands the entry held.
+    pub commands: usize,
 }
 
 impl Applier {
@@ -72,7 +76,9 @@ impl Applier {
         };
         let Outcome { replies, events } = outcome;
         let system_changed = configured || replies.iter().any(|reply| matches!(reply, Reply::System(_)));
-        Ok(Applied { events, answers: self.answers(entry.index, entry.term, replies), system_changed })
+        let commands = replies.len();
+        let answers = self.answers(entry.index, entry.term, replies);
+        Ok(Applied { events, answers, system_changed, commands })
     }
 
     fn answers(&mut self, index: u64, term: u64, replies: Vec<Reply>) -> Vec<(Waiter, Result<Reply, Lost>)> {
@@ -119,7 +125,8 @@ impl Applier {
     pub fn installed(&mut self, store: &dyn Store) -> Result<(), StoreError> {
         self.machines = Machines::open(store)?;
         let applied = self.progress().index.0;
-        let (passed, later) = std::mem::take(&mut self.expectations).into_iter().partition(|(index, _)| *index <= applied);
+        let (passed, later) =
+            std::mem::take(&mut self.expectations).into_iter().partition(|(index, _)| *index <= applied);
         self.expectations = later;
         let passed: BTreeMap<u64, Vec<Expectation>> = passed;
         for waiter in passed.into_values().flatten().flat_map(|expectation| expectation.waiters) {

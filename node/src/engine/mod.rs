@@ -17,6 +17,7 @@ pub(crate) use threads::{Input, Inputs, Threads, spawn};
 pub(crate) use upkeep::Upkeep;
 
 use crate::config::{Config, Limits};
+use crate::metrics::Metrics;
 use crate::raft::log::Log;
 use crate::raft::replica::{Lost, Proposal};
 use crate::raft::transport::Transport;
@@ -24,7 +25,7 @@ use crate::store::LsmStore;
 use crate::watch::Hub;
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use quoin_core::{Command, Index, Progress, Reply, Stamp, Store, StoreError, View, system};
+use quoin_core::{Command, Index, Progress, Reply, Stamp, StoreError, View, system};
 use raft::eraftpb::ConfChangeType;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -246,6 +247,7 @@ pub(crate) struct Shared {
     pub(crate) next_deadline: AtomicU64,
     /// Milliseconds since [`Self::started`] at which this replica was last known to have everything.
     pub(crate) fresh_at_ms: AtomicU64,
+    pub(crate) metrics: Metrics,
     pub(crate) started: Instant,
     pub(crate) failure: Mutex<Option<String>>,
     pub(crate) ended: Notify,
@@ -278,6 +280,7 @@ impl Shared {
             disk_full: AtomicBool::new(false),
             next_deadline: AtomicU64::new(u64::MAX),
             fresh_at_ms: AtomicU64::new(0),
+            metrics: Metrics::default(),
             started: Instant::now(),
             failure: Mutex::default(),
             ended: Notify::new(),
@@ -344,12 +347,35 @@ impl Engine {
     /// # Errors
     /// See [`ProposeError`]: each variant says whether the command was done.
     pub async fn propose(&self, command: Command) -> Result<Reply, ProposeError> {
-        let admission = self.admit(&command)?;
-        let (waiter, reply) = oneshot::channel();
-        self.shared.inbox.push(Input::Propose(Proposal { command, waiter }));
-        let reply = reply.await;
-        drop(admission);
-        answer(reply)
+        let outcome = match self.admit(&command) {
+            Ok(_admission) => {
+                let (waiter, reply) = oneshot::channel();
+                self.shared.inbox.push(Input::Propose(Proposal { command, waiter }));
+                answer(reply.await)
+            }
+            Err(refused) => Err(refused),
+        };
+        self.count(&outcome);
+        outcome
+    }
+
+    fn count(&self, outcome: &Result<Reply, ProposeError>) {
+        let label = match outcome {
+            Ok(_) => "applied",
+            Err(ProposeError::Busy) => "busy",
+            Err(ProposeError::NoLeader) => "no_leader",
+            Err(ProposeError::NoSpace) => "no_space",
+            Err(ProposeError::TooLarge { .. }) => "too_large",
+            Err(ProposeError::LeaderChanged) => "leader_changed",
+            Err(ProposeError::Unknown) => "unknown",
+            Err(ProposeError::Refused) => "refused",
+            Err(ProposeError::Stopped) => "stopped",
+        };
+        let metrics = &self.shared.metrics;
+        match outcome {
+            Ok(_) => metrics.commands_applied.inc(),
+            Err(_) => metrics.commands.with_label_values(&[label]).inc(),
+        }
     }
 
     /// As [`Self::propose`], for many at once: they go into the log in this order, mostly in one entry.
@@ -366,10 +392,12 @@ impl Engine {
         self.shared.inbox.extend(inputs);
         let mut replies = Vec::with_capacity(waiting.len());
         for waiting in waiting {
-            replies.push(match waiting {
+            let outcome = match waiting {
                 Ok((_admission, reply)) => answer(reply.await),
                 Err(refused) => Err(refused),
-            });
+            };
+            self.count(&outcome);
+            replies.push(outcome);
         }
         replies
     }
@@ -398,6 +426,17 @@ impl Engine {
     /// # Errors
     /// See [`ReadError`].
     pub async fn read(&self, consistency: Consistency) -> Result<ReadView, ReadError> {
+        let outcome = self.read_uncounted(consistency).await;
+        let metrics = &self.shared.metrics;
+        match (&outcome, consistency) {
+            (Ok(_), Consistency::Linearizable) => metrics.reads_linearizable.inc(),
+            (Ok(_), Consistency::Local { .. }) => metrics.reads_local.inc(),
+            (Err(_), _) => metrics.reads_refused.inc(),
+        }
+        outcome
+    }
+
+    async fn read_uncounted(&self, consistency: Consistency) -> Result<ReadView, ReadError> {
         match consistency {
             Consistency::Linearizable => {
                 let (waiter, ready) = oneshot::channel();
@@ -422,13 +461,19 @@ impl Engine {
         let applied = self.latest().progress().index.0;
         let lag_entries = self.shared.raft.load().committed.saturating_sub(applied);
         let lag_ms = self.shared.lag_ms();
-        let too_far = max_lag_entries.is_some_and(|max| lag_entries > max) || max_lag_ms.is_some_and(|max| lag_ms > max);
+        let too_far = max_lag_entries.is_some_and(|max| lag_entries > max)
+            || max_lag_ms.is_some_and(|max| lag_ms > max);
         if too_far { Err(ReadError::Lagging { lag_entries, lag_ms }) } else { Ok(()) }
     }
 
     /// The newest state of this replica.
     pub fn latest(&self) -> ReadView {
         ReadView { published: self.shared.published.load_full() }
+    }
+
+    /// What is told to Prometheus.
+    pub fn metrics(&self) -> &Metrics {
+        &self.shared.metrics
     }
 
     /// The watchers' hub.
@@ -591,7 +636,8 @@ impl Engine {
     fn check_healthy_after(&self, removed: Option<u64>) -> Result<(), MemberError> {
         let raft = self.raft();
         let voters: Vec<u64> = raft.voters.iter().copied().filter(|id| Some(*id) != removed).collect();
-        let active = |id: &&u64| raft.followers.iter().any(|(follower, _, active)| follower == *id && *active);
+        let active =
+            |id: &&u64| raft.followers.iter().any(|(follower, _, active)| follower == *id && *active);
         let answering = voters.iter().filter(|id| **id == self.shared.id || active(id)).count();
         let future = voters.len() + usize::from(removed.is_none());
         if answering > future / 2 || (removed.is_none() && answering == voters.len()) {

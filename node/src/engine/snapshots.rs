@@ -7,8 +7,8 @@
 use super::threads::{Input, ReceivedSnapshot};
 use super::{Published, Shared};
 use crate::raft::replica::decode_configuration;
-use crate::store::snapshot::{self, Importer};
 use crate::store::LsmStore;
+use crate::store::snapshot::{self, Importer};
 use quoin_core::StoreError;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -82,9 +82,12 @@ pub(crate) fn receive(shared: &Shared, from: u64, mut stream: TcpStream) {
 fn receive_all(shared: &Shared, stream: &mut TcpStream) -> io::Result<ReceivedSnapshot> {
     stream.set_read_timeout(Some(SILENCE_MAX))?;
     stream.set_write_timeout(Some(SILENCE_MAX))?;
-    let mut importer =
-        Importer::create(&shared.config.data_dir.join("store"), crate::raft::GROUP.0, crate::store_options(&shared.config))
-            .map_err(io::Error::other)?;
+    let mut importer = Importer::create(
+        &shared.config.data_dir.join("store"),
+        crate::raft::GROUP.0,
+        crate::store_options(&shared.config),
+    )
+    .map_err(io::Error::other)?;
     let mut chunk = Vec::new();
     loop {
         let mut length = [0; 4];

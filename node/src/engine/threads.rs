@@ -278,13 +278,17 @@ impl RaftThread {
             self.carry_out(effects);
         }
         let known = self.shared.raft.load();
-        if known.leader != self.replica.leader() || known.term != self.replica.term() || known.is_leader != self.replica.is_leader() {
+        if known.leader != self.replica.leader()
+            || known.term != self.replica.term()
+            || known.is_leader != self.replica.is_leader()
+        {
             self.publish_status();
         }
     }
 
     fn carry_out(&mut self, effects: Effects) {
-        let Effects { messages, append, expectations, committed, barriers, snapshots_wanted, install } = effects;
+        let Effects { messages, append, expectations, committed, barriers, snapshots_wanted, install } =
+            effects;
         for (to, message) in messages {
             send(&self.shared, to, message);
         }
@@ -374,8 +378,11 @@ impl LogThread {
             return true;
         }
         loop {
+            let begun = Instant::now();
             match self.shared.log.append(records) {
                 Ok(()) => {
+                    self.shared.metrics.log_write_seconds.observe(begun.elapsed().as_secs_f64());
+                    self.shared.metrics.log_write_records.observe(records.len() as f64);
                     if self.shared.disk_full.swap(false, Ordering::Relaxed) {
                         tracing::info!("the disk has room again: writes go on");
                     }
@@ -383,7 +390,9 @@ impl LogThread {
                 }
                 Err(LogError::NoSpace { .. }) => {
                     if !self.shared.disk_full.swap(true, Ordering::Relaxed) {
-                        tracing::error!("the disk is full: writes are refused until there is room, reads go on");
+                        tracing::error!(
+                            "the disk is full: writes are refused until there is room, reads go on"
+                        );
                     }
                     std::thread::sleep(FULL_DISK_PAUSE);
                     if self.shared.failure.lock().is_some() {
@@ -448,11 +457,14 @@ impl ApplyThread {
     }
 
     fn commit(&mut self, committed: Committed) -> Result<(), StoreError> {
+        let begun = Instant::now();
         let store = Arc::clone(&self.shared.published.load().store);
         self.work.bytes.fetch_sub(content_bytes(&committed), Ordering::Relaxed);
         let applied = self.applier.apply(&*store, committed)?;
         let progress = self.applier.progress();
         store.batch_applied(progress.index)?;
+        self.shared.metrics.apply_seconds.observe(begun.elapsed().as_secs_f64());
+        self.shared.metrics.batch_commands.observe(applied.commands as f64);
         self.shared.published.store(Arc::new(Published { store, progress }));
         if !applied.events.is_empty() {
             self.shared.hub().publish(applied.events, progress.revision);
@@ -509,7 +521,9 @@ impl ApplyThread {
             return;
         }
         if members.contains_key(&self.shared.id) && !addresses.contains_key(&self.shared.id) {
-            self.shared.fail(&"this member was removed from the cluster: delete its data folder before adding it anew");
+            self.shared.fail(
+                &"this member was removed from the cluster: delete its data folder before adding it anew",
+            );
         }
         let gone = members.keys().filter(|id| !addresses.contains_key(id)).copied();
         self.shared.removed.lock().extend(gone);

@@ -12,7 +12,7 @@ use super::message::{ForwardOutcome, PeerMessage};
 use super::storage::Storage;
 use bytes::Bytes;
 use prost::Message as _;
-use quoin_core::{Batch, Command, Stamp, system};
+use quoin_core::{Batch, Command, Stamp};
 use raft::eraftpb::{self, ConfChangeType, ConfChangeV2, ConfState, EntryType, MessageType};
 use raft::{RawNode, StateRole};
 use std::collections::{BTreeMap, VecDeque};
@@ -296,8 +296,13 @@ impl Replica {
         if !self.is_leader() {
             return Vec::new();
         }
-        let mut followers: Vec<_> =
-            self.raw.raft.prs().iter().map(|(id, progress)| (*id, progress.matched, progress.recent_active)).collect();
+        let mut followers: Vec<_> = self
+            .raw
+            .raft
+            .prs()
+            .iter()
+            .map(|(id, progress)| (*id, progress.matched, progress.recent_active))
+            .collect();
         followers.sort_unstable();
         followers
     }
@@ -548,7 +553,13 @@ impl Replica {
 
     fn expect_last(&mut self, position: u32, waiters: Vec<Waiter>) {
         let (index, term) = (self.raw.raft.raft_log.last_index(), self.term());
-        self.effects.expectations.push(Expectation { index, term, position, waiters, since_tick: self.ticks });
+        self.effects.expectations.push(Expectation {
+            index,
+            term,
+            position,
+            waiters,
+            since_tick: self.ticks,
+        });
     }
 
     fn forward_queue(&mut self, leader: u64) {
@@ -579,7 +590,13 @@ impl Replica {
             ForwardOutcome::Proposed { index, term, position } => {
                 if let Some(sent) = self.forwards.remove(&request) {
                     let waiters = sent.waiters;
-                    self.effects.expectations.push(Expectation { index, term, position, waiters, since_tick: self.ticks });
+                    self.effects.expectations.push(Expectation {
+                        index,
+                        term,
+                        position,
+                        waiters,
+                        since_tick: self.ticks,
+                    });
                 }
             }
             ForwardOutcome::NotLeader => self.resolve_forward(request, Lost::NoLeader),
@@ -717,7 +734,8 @@ impl Replica {
     }
 
     fn configure(&mut self, context: &[u8]) -> Content {
-        let context = ConfigurationContext::decode(context).expect("the log's checksum covers what we encoded");
+        let context =
+            ConfigurationContext::decode(context).expect("the log's checksum covers what we encoded");
         let mut change = ConfChangeV2::default();
         for record in &context.changes {
             let mut single = eraftpb::ConfChangeSingle::default();

@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// One group's log, with what is on its way to the disk, and its configuration.
-pub struct Storage {
+pub(super) struct Storage {
     log: Arc<Log>,
     group: GroupId,
     pending: VecDeque<eraftpb::Entry>,
@@ -26,7 +26,7 @@ pub struct Storage {
 
 impl Storage {
     /// The storage of `group`, whose store has applied up to `applied` under `configuration`.
-    pub fn new(log: Arc<Log>, group: GroupId, configuration: ConfState, applied: u64) -> Self {
+    pub(super) fn new(log: Arc<Log>, group: GroupId, configuration: ConfState, applied: u64) -> Self {
         Self {
             log,
             group,
@@ -38,7 +38,7 @@ impl Storage {
     }
 
     /// Makes `entries` readable before they are written. They replace everything from their first index on.
-    pub fn expect(&mut self, entries: &[eraftpb::Entry]) {
+    pub(super) fn expect(&mut self, entries: &[eraftpb::Entry]) {
         let Some(first) = entries.first() else { return };
         while self.pending.back().is_some_and(|last| last.index >= first.index) {
             self.pending.pop_back();
@@ -47,14 +47,14 @@ impl Storage {
     }
 
     /// The log is about to restart after a snapshot at `index`.
-    pub fn expect_base(&mut self, index: u64, term: u64, configuration: ConfState) {
+    pub(super) fn expect_base(&mut self, index: u64, term: u64, configuration: ConfState) {
         self.pending.clear();
         self.pending_base = Some((index, term));
         self.configuration = configuration;
     }
 
     /// The log now has everything up to the entry at `index` of `term`.
-    pub fn written(&mut self, index: u64, term: u64) {
+    pub(super) fn written(&mut self, index: u64, term: u64) {
         let Some(position) = self.pending.iter().position(|entry| entry.index == index && entry.term == term)
         else {
             return;
@@ -63,17 +63,17 @@ impl Storage {
     }
 
     /// The log has been restarted after the snapshot.
-    pub fn base_written(&mut self) {
+    pub(super) fn base_written(&mut self) {
         self.pending_base = None;
     }
 
     /// The configuration that new snapshots and restarts begin with.
-    pub fn set_configuration(&mut self, configuration: ConfState) {
+    pub(super) fn set_configuration(&mut self, configuration: ConfState) {
         self.configuration = configuration;
     }
 
     /// The configuration in force.
-    pub fn configuration(&self) -> &ConfState {
+    pub(super) fn configuration(&self) -> &ConfState {
         &self.configuration
     }
 
@@ -167,7 +167,7 @@ impl raft::Storage for Storage {
 }
 
 /// An entry of the log as the library has it.
-pub fn to_library(entry: Entry) -> eraftpb::Entry {
+pub(super) fn to_library(entry: Entry) -> eraftpb::Entry {
     let mut out = eraftpb::Entry::default();
     out.entry_type = entry_type(entry.kind as u8).expect("the log and the library number entry kinds alike");
     out.index = entry.index;

@@ -178,9 +178,9 @@ impl Transport {
                 peer.address.lock().clone_from(address);
                 continue;
             }
-            let peer =
-                Peer { outbox: Arc::default(), address: Arc::new(Mutex::new(address.clone())) };
-            let (transport, outbox, address) = (Arc::clone(self), Arc::clone(&peer.outbox), Arc::clone(&peer.address));
+            let peer = Peer { outbox: Arc::default(), address: Arc::new(Mutex::new(address.clone())) };
+            let (transport, outbox, address) =
+                (Arc::clone(self), Arc::clone(&peer.outbox), Arc::clone(&peer.address));
             let id = *id;
             let spawned = std::thread::Builder::new()
                 .name(format!("peer-{:x}", id & 0xffff))
@@ -208,7 +208,8 @@ impl Transport {
     pub fn dial_snapshot(&self, peer: u64) -> io::Result<TcpStream> {
         let address = self.peers.lock().get(&peer).map(|peer| peer.address.lock().clone());
         let address = address.ok_or_else(|| io::Error::other(format!("member {peer:x} has no address")))?;
-        let greeting = Greeting { purpose: Purpose::Snapshot, cluster: self.cluster, from: self.id, to: peer };
+        let greeting =
+            Greeting { purpose: Purpose::Snapshot, cluster: self.cluster, from: self.id, to: peer };
         let (stream, _, _) = dial(&address, greeting)?;
         Ok(stream)
     }
@@ -235,7 +236,8 @@ impl Transport {
         let mut last_error = String::new();
         while !outbox.is_closed() {
             let target = address.lock().clone();
-            let greeting = Greeting { purpose: Purpose::Frames, cluster: self.cluster, from: self.id, to: peer };
+            let greeting =
+                Greeting { purpose: Purpose::Frames, cluster: self.cluster, from: self.id, to: peer };
             let result = dial(&target, greeting).and_then(|(stream, _, _)| {
                 pause = RECONNECT_PAUSE;
                 last_error.clear();
@@ -248,7 +250,12 @@ impl Transport {
             if let Err(error) = result {
                 let text = error.to_string();
                 if text != last_error {
-                    tracing::warn!(peer = format!("{peer:x}"), address = target, error = text, "peer connection");
+                    tracing::warn!(
+                        peer = format!("{peer:x}"),
+                        address = target,
+                        error = text,
+                        "peer connection"
+                    );
                     last_error = text;
                 }
             }
@@ -283,7 +290,8 @@ impl Transport {
                 }
             };
             let serving = Arc::clone(&self);
-            let spawned = std::thread::Builder::new().name("peer-read".into()).spawn(move || serving.serve(stream));
+            let spawned =
+                std::thread::Builder::new().name("peer-read".into()).spawn(move || serving.serve(stream));
             if let Err(error) = spawned {
                 tracing::error!(%error, "no thread for a peer connection");
             }
@@ -432,7 +440,11 @@ impl Outbox {
 fn approximate_size(message: &PeerMessage) -> usize {
     match message {
         PeerMessage::Raft(message) => {
-            64 + message.entries.iter().map(|entry| entry.data.len() + entry.context.len() + 32).sum::<usize>()
+            64 + message
+                .entries
+                .iter()
+                .map(|entry| entry.data.len() + entry.context.len() + 32)
+                .sum::<usize>()
         }
         PeerMessage::Forward { commands, .. } => {
             commands.iter().map(quoin_core::Command::size_in_batch).sum::<usize>() + 32
@@ -466,11 +478,16 @@ pub fn dial(address: &str, greeting: Greeting) -> io::Result<(TcpStream, u64, u6
             "{address} belongs to cluster {cluster:x}, this node to {:x}: check the peer addresses and data folders",
             greeting.cluster
         ))),
-        2 => Err(refused(format!("{address} is member {id:x}, not {:x}: check the peer addresses", greeting.to))),
+        2 => Err(refused(format!(
+            "{address} is member {id:x}, not {:x}: check the peer addresses",
+            greeting.to
+        ))),
         3 => Err(refused(format!(
             "{address} has this node's own id {id:x}: two nodes run on copies of one data folder, or it dials itself"
         ))),
-        4 => Err(refused(format!("this member was removed from cluster {cluster:x}: stop it and delete its data"))),
+        4 => Err(refused(format!(
+            "this member was removed from cluster {cluster:x}: stop it and delete its data"
+        ))),
         other => Err(refused(format!("{address} answered {other}: it is not a peer of this version"))),
     }
 }

@@ -1,0 +1,18 @@
+//! Consensus: the log, the replica loop, the connections to other replicas.
+//!
+//! Reading order: `replica.rs` (the loop, without I/O), `storage.rs` (the log as the library sees it), `log/`
+//! (what is durable), `message.rs` (what replicas say), `transport.rs` (how it gets there). Only this folder
+//! names the `raft` crate's protocol; the threads that drive it are in `engine/`.
+
+pub mod log;
+pub mod message;
+pub mod replica;
+mod storage;
+pub mod transport;
+
+/// One log with its machines. A node may host several; this version hosts one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct GroupId(pub u32);
+
+/// The one group of this version.
+pub const GROUP: GroupId = GroupId(1);
