@@ -84,6 +84,10 @@ impl Machines {
             let batch = Batch::decode(payload)?;
             // A new leader's clock may lag: time never runs backwards along the log.
             self.progress.stamp = self.progress.stamp.max(batch.stamp);
+            if self.progress.stamped_term != term {
+                self.progress.stamped_term = term;
+                self.progress.term_began = self.progress.stamp;
+            }
             self.expire(store, &mut outcome)?;
             outcome.replies.reserve(batch.commands.len());
             for command in batch.commands {
@@ -201,9 +205,11 @@ fn forget_compacted(store: &dyn Store, progress: &Progress) -> Result<(), StoreE
 
 /// The progress record's bytes: six varints in the order of the fields.
 pub fn encode_progress(progress: &Progress) -> Bytes {
-    let Progress { index, term, sequence, revision, stamp, compacted } = *progress;
+    let Progress { index, term, sequence, revision, stamp, compacted, term_began, stamped_term } = *progress;
     let mut out = Vec::with_capacity(48);
-    for number in [index.0, term.0, sequence.0, revision.0, stamp.0, compacted.0] {
+    let numbers =
+        [index.0, term.0, sequence.0, revision.0, stamp.0, compacted.0, term_began.0, stamped_term.0];
+    for number in numbers {
         codec::put_varint(&mut out, number);
     }
     out.into()
@@ -219,5 +225,7 @@ pub fn decode_progress(record: Bytes) -> Result<Progress, StoreError> {
         revision: Revision(reader.varint()?),
         stamp: Stamp(reader.varint()?),
         compacted: Revision(reader.varint()?),
+        term_began: Stamp(reader.varint()?),
+        stamped_term: Term(reader.varint()?),
     })
 }

@@ -11,29 +11,21 @@ use bytes::Bytes;
 /// [`Tx::change`] for what has a revision, a history and watchers.
 pub struct Tx<'a> {
     store: &'a dyn Store,
-    stamp: Stamp,
+    /// Before this command; `compacted` may have been moved by it.
+    progress: Progress,
     sequence: Sequence,
-    last_revision: Revision,
-    compacted: Revision,
     changes: Vec<Change>,
 }
 
 impl<'a> Tx<'a> {
     /// A transaction for the command that follows `progress`.
     pub(crate) fn begin(store: &'a dyn Store, progress: &Progress) -> Self {
-        Self {
-            store,
-            stamp: progress.stamp,
-            sequence: progress.sequence.next(),
-            last_revision: progress.revision,
-            compacted: progress.compacted,
-            changes: Vec::new(),
-        }
+        Self { store, progress: *progress, sequence: progress.sequence.next(), changes: Vec::new() }
     }
 
     /// The batch's stamp: the only clock there is.
     pub fn stamp(&self) -> Stamp {
-        self.stamp
+        self.progress.stamp
     }
 
     /// This command's place among all commands.
@@ -43,17 +35,27 @@ impl<'a> Tx<'a> {
 
     /// The newest revision: this command's own once it has changed something.
     pub fn revision(&self) -> Revision {
-        if self.changes.is_empty() { self.last_revision } else { self.last_revision.next() }
+        if self.changes.is_empty() { self.progress.revision } else { self.next_revision() }
     }
 
     /// The revision that this command's changes carry.
     pub fn next_revision(&self) -> Revision {
-        self.last_revision.next()
+        self.progress.revision.next()
     }
 
     /// Revisions below this one are forgotten.
     pub fn compacted(&self) -> Revision {
-        self.compacted
+        self.progress.compacted
+    }
+
+    /// When the present leader made its first batch.
+    pub fn term_began(&self) -> Stamp {
+        self.progress.term_began
+    }
+
+    /// How far the state is, this command included.
+    pub fn progress(&self) -> Progress {
+        Progress { sequence: self.sequence, revision: self.revision(), ..self.progress }
     }
 
     /// The state, this command's own writes included.
@@ -93,7 +95,7 @@ impl<'a> Tx<'a> {
     /// Ends the command: writes its event, if anything changed, and moves `progress` past it.
     pub(crate) fn finish(self, progress: &mut Progress) -> Option<Event> {
         progress.sequence = self.sequence;
-        progress.compacted = self.compacted;
+        progress.compacted = self.progress.compacted;
         if self.changes.is_empty() {
             return None;
         }
@@ -101,7 +103,7 @@ impl<'a> Tx<'a> {
         let event = Event {
             revision: progress.revision,
             sequence: self.sequence,
-            stamp: self.stamp,
+            stamp: self.progress.stamp,
             changes: self.changes,
         };
         history::record(self.store, &event);
@@ -110,6 +112,6 @@ impl<'a> Tx<'a> {
 
     /// Moves the compaction bound; only [`crate::system`] may.
     pub(crate) fn set_compacted(&mut self, compacted: Revision) {
-        self.compacted = compacted;
+        self.progress.compacted = compacted;
     }
 }

@@ -63,4 +63,8 @@ pub struct Progress {
     pub stamp: Stamp,
     /// Revisions below this one are forgotten: reads of them are refused. 0 = nothing compacted yet.
     pub compacted: Revision,
+    /// Stamp of the first batch of [`Self::stamped_term`]: since then somebody could keep leases alive.
+    pub term_began: Stamp,
+    /// Term of the last batch.
+    pub stamped_term: Term,
 }

@@ -11,7 +11,7 @@ use crate::raft::message::PeerMessage;
 use crate::raft::replica::{self, Replica, decode_configuration, encode_configuration};
 use crate::raft::transport::{Greeting, Handler, Purpose, Transport, dial};
 use crate::raft::{GROUP, GroupId};
-use crate::store::{LsmStore, StoreOpenError};
+use crate::store::{FolderError, LsmStore, StoreFolder};
 use crate::watch::Hub;
 use quoin_core::{Progress, StoreError, machines, system};
 use raft::eraftpb::ConfState;
@@ -45,7 +45,7 @@ pub enum StartError {
     Log(#[from] LogError),
     /// The store.
     #[error("store: {0}")]
-    StoreOpen(#[from] StoreOpenError),
+    StoreOpen(#[from] FolderError),
     /// The store, once open.
     #[error("store: {0}")]
     Store(#[from] StoreError),
@@ -196,7 +196,8 @@ impl Prepared {
         let disk = RealDisk::open(&folder.join("log"))
             .map_err(|error| io_error(format!("opening {}", folder.join("log").display()), error))?;
         let (identity, mut peers) = identify(&config)?;
-        let store = Arc::new(LsmStore::open(&folder.join("store"), GROUP.0, crate::store_options(&config))?);
+        let stores = StoreFolder::open(&folder.join("store"))?;
+        let store = Arc::new(stores.open_store(GROUP.0, crate::store_options(&config))?);
         let options = LogOptions {
             cluster: identity.cluster,
             node: identity.id,
@@ -223,7 +224,7 @@ impl Prepared {
             replica_options(&config),
         )?;
         let applier = Applier::open(&*store)?;
-        let shared = Shared::new(identity.id, identity.cluster, config, log, store, progress);
+        let shared = Shared::new(identity.id, identity.cluster, config, log, stores, store, progress);
         Ok(Self { shared, replica, applier, peers })
     }
 }

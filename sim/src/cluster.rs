@@ -140,7 +140,8 @@ impl World {
             let answer = move |key: &Bytes| {
                 let view = View::new(&running.store, progress.sequence);
                 let request = Range { key: key.clone(), ..Range::default() };
-                let reply = range(view, &progress, &request)?.map_err(|refusal| anyhow::anyhow!("{refusal}"))?;
+                let reply =
+                    range(view, &progress, &request)?.map_err(|refusal| anyhow::anyhow!("{refusal}"))?;
                 Ok(reply.kvs.first().map(|kv| kv.mod_revision))
             };
             Some((progress, Box::new(answer) as Box<dyn Fn(&Bytes) -> Result<Option<i64>>>))
@@ -193,7 +194,8 @@ impl World {
     }
 
     fn fingerprint(&mut self, number: u64) {
-        self.report.fingerprint = (self.report.fingerprint ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23);
+        self.report.fingerprint =
+            (self.report.fingerprint ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23);
     }
 
     fn send(&mut self, from: u64, to: u64, message: PeerMessage) {
@@ -308,7 +310,9 @@ impl World {
         for id in due {
             self.restarts.remove(&id);
             let (seed, skew) = (self.rng.random(), self.rng.random_range(0..50));
-            self.nodes[id as usize - 1].start(seed, skew).with_context(|| format!("restarting replica {id}"))?;
+            self.nodes[id as usize - 1]
+                .start(seed, skew)
+                .with_context(|| format!("restarting replica {id}"))?;
         }
         Ok(())
     }

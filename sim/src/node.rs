@@ -5,12 +5,12 @@ use bytes::Bytes;
 use quoin_core::store::{MemoryStore, Order};
 use quoin_core::{Progress, Sequence, Stamp, Store, View, machines, system};
 use quoin_node::engine::apply::{Applied, Applier};
+use quoin_node::raft::GROUP;
 use quoin_node::raft::log::{Base, HardState, Log, Options as LogOptions, Record, SimDisk};
 use quoin_node::raft::message::PeerMessage;
 use quoin_node::raft::replica::{
     Append, Effects, Options, Replica, decode_configuration, encode_configuration,
 };
-use quoin_node::raft::GROUP;
 use raft::eraftpb::ConfState;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -62,12 +62,16 @@ impl Node {
     /// Starts, or starts again after a crash.
     pub(crate) fn start(&mut self, seed: u64, clock_skew_ms: u64) -> Result<()> {
         let store = restore(&self.flushed);
-        let options =
-            LogOptions { cluster: 1, node: self.id, segment_bytes: 1 << 16, cache_bytes: 1 << 14 };
+        let options = LogOptions { cluster: 1, node: self.id, segment_bytes: 1 << 16, cache_bytes: 1 << 14 };
         let log = Arc::new(Log::open(Arc::clone(&self.disk) as _, options).context("recovering the log")?);
         let progress = machines::read_progress(&store)?;
         let base = log.base(GROUP);
-        anyhow::ensure!(base.index <= progress.index.0, "log begins at {}, store ends at {}", base.index, progress.index);
+        anyhow::ensure!(
+            base.index <= progress.index.0,
+            "log begins at {}, store ends at {}",
+            base.index,
+            progress.index
+        );
         if progress.index.0 > log.last_index(GROUP) {
             let known = log.hard_state(GROUP).unwrap_or(HardState { term: 0, vote: 0, commit: 0 });
             let base = Base { index: progress.index.0, term: progress.term.0 };

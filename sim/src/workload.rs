@@ -2,7 +2,9 @@
 
 use anyhow::{Result, ensure};
 use bytes::Bytes;
-use quoin_core::kv::{Delete, Operation, Put, Range, Response, TxnOperation, Txn, range, txn_operation::Step};
+use quoin_core::kv::{
+    Delete, Operation, Put, Range, Response, Txn, TxnOperation, range, txn_operation::Step,
+};
 use quoin_core::{Command, Progress, Reply, View};
 use quoin_node::raft::replica::{Lost, Proposal, ReadWaiter};
 use rand::Rng;
@@ -93,7 +95,9 @@ impl Workload {
         for mut write in std::mem::take(&mut self.writes) {
             match write.reply.try_recv() {
                 Ok(Ok(reply)) => self.acknowledge(write.key, write.value, &reply)?,
-                Ok(Err(Lost::Unknown)) | Err(oneshot::error::TryRecvError::Closed) => self.counts.unknown += 1,
+                Ok(Err(Lost::Unknown)) | Err(oneshot::error::TryRecvError::Closed) => {
+                    self.counts.unknown += 1
+                }
                 Ok(Err(_)) => self.counts.not_done += 1,
                 Err(oneshot::error::TryRecvError::Empty) => self.writes.push(write),
             }

@@ -99,7 +99,9 @@ impl Machine {
         let previous = tx.get(&store_key)?.map(Record::decode).transpose()?;
         let next = successor(tx, &put, previous.as_ref());
         self.attach(tx, &put.key, previous.as_ref().map_or(0, |record| record.lease), next.lease);
-        if let Some((deadline, _)) = next.expires.filter(|_| next.expires != previous.as_ref().and_then(|r| r.expires)) {
+        if let Some((deadline, _)) =
+            next.expires.filter(|_| next.expires != previous.as_ref().and_then(|r| r.expires))
+        {
             self.expect_expiry(tx, deadline, &Expiring::Key(put.key.clone()));
         }
         tx.change(store_key, Some(next.encode()));
@@ -369,7 +371,12 @@ fn compare_holds(view: View<'_>, compare: &Compare) -> Result<bool, StoreError> 
     Ok(true)
 }
 
-fn record_passes(record: Option<&Record>, target: &CompareTarget, result: CompareResult, absent_passes: bool) -> bool {
+fn record_passes(
+    record: Option<&Record>,
+    target: &CompareTarget,
+    result: CompareResult,
+    absent_passes: bool,
+) -> bool {
     let Some(record) = record else {
         // As in etcd, an absent key has all numbers zero and no value to compare.
         return absent_passes || absent_key_passes(target, result);

@@ -7,12 +7,15 @@ mod command;
 mod machine;
 mod query;
 mod record;
+mod txn;
 
 pub use command::{
     Command, Compare, CompareResult, CompareTarget, Delete, LeaseGrant, MetadataAt, Operation, Put, Range,
     SortOrder, SortTarget, Ttl, Txn, TxnOperation, txn_operation,
 };
-pub use machine::{EXPIRIES_PER_BATCH_MAX, Machine};
+pub use machine::{EXPIRIES_PER_BATCH_MAX, LEASE_TTL_S_MAX, Machine};
 pub use query::{
-    KeyValue, LeaseInfo, RangeReply, Refusal, Reply, Response, change_to_key_value, lease, leases, range,
+    Floor, KeyValue, LeaseInfo, RangeReply, Refusal, Reply, Response, change_to_key_value, floor, lease,
+    leases, range, range_bounded, watch_bounds,
 };
+pub use txn::check as check_txn;

@@ -120,7 +120,9 @@ impl Record {
         let flag = |set: bool, flag: u8| if set { flag } else { 0 };
         let described = !self.metadata.is_empty();
         out.push(
-            flag(self.lease != 0, LEASED) | flag(self.expires.is_some(), EXPIRING) | flag(described, DESCRIBED),
+            flag(self.lease != 0, LEASED)
+                | flag(self.expires.is_some(), EXPIRING)
+                | flag(described, DESCRIBED),
         );
         put_varint(&mut out, self.create_revision);
         put_varint(&mut out, self.mod_revision - self.create_revision);
@@ -209,9 +211,17 @@ mod tests {
 
     #[test]
     fn layouts_are_pinned() {
-        let plain = Record { create_revision: 2, mod_revision: 300, version: 5, updated: Stamp(7), value: "v".into(), ..Record::default() };
+        let plain = Record {
+            create_revision: 2,
+            mod_revision: 300,
+            version: 5,
+            updated: Stamp(7),
+            value: "v".into(),
+            ..Record::default()
+        };
         assert_eq!(&plain.encode()[..], b"\x00\x02\xaa\x02\x05\x07v");
-        let full = Record { lease: 9, expires: Some((Stamp(1000), 500)), metadata: vec![-1, 2], ..plain.clone() };
+        let full =
+            Record { lease: 9, expires: Some((Stamp(1000), 500)), metadata: vec![-1, 2], ..plain.clone() };
         assert_eq!(&full.encode()[..], b"\x07\x02\xaa\x02\x05\x07\x09\xe8\x07\xf4\x03\x02\x01\x04v");
         assert_eq!(&Lease { ttl_s: 60, deadline: Stamp(300) }.encode()[..], b"\x3c\xac\x02");
         assert_eq!(expiry_key(1, &Expiring::Lease(2)), b"\x01x\0\0\0\0\0\0\0\x01l\0\0\0\0\0\0\0\x02");
@@ -224,7 +234,14 @@ mod tests {
 
     #[test]
     fn a_cut_record_is_refused_up_to_its_value() {
-        let record = Record { create_revision: 1, mod_revision: 1, lease: 5, expires: Some((Stamp(1), 2)), metadata: vec![3], ..Record::default() };
+        let record = Record {
+            create_revision: 1,
+            mod_revision: 1,
+            lease: 5,
+            expires: Some((Stamp(1), 2)),
+            metadata: vec![3],
+            ..Record::default()
+        };
         let bytes = record.encode();
         for length in 0..bytes.len() {
             assert!(Record::decode(bytes.slice(..length)).is_err(), "cut at {length}");

@@ -21,7 +21,7 @@ use crate::metrics::Metrics;
 use crate::raft::log::Log;
 use crate::raft::replica::{Lost, Proposal};
 use crate::raft::transport::Transport;
-use crate::store::LsmStore;
+use crate::store::{LsmStore, StoreFolder};
 use crate::watch::Hub;
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
@@ -234,6 +234,7 @@ pub(crate) struct Shared {
     pub(crate) config: Config,
     pub(crate) inbox: Inputs,
     pub(crate) log: Arc<Log>,
+    pub(crate) stores: Mutex<StoreFolder>,
     pub(crate) hub: OnceLock<Arc<Hub>>,
     pub(crate) transport: OnceLock<Arc<Transport>>,
     pub(crate) published: ArcSwap<Published>,
@@ -261,6 +262,7 @@ impl Shared {
         cluster: u64,
         config: Config,
         log: Arc<Log>,
+        stores: StoreFolder,
         store: Arc<LsmStore>,
         progress: Progress,
     ) -> Arc<Self> {
@@ -270,6 +272,7 @@ impl Shared {
             config,
             inbox: Inputs::default(),
             log,
+            stores: Mutex::new(stores),
             hub: OnceLock::new(),
             transport: OnceLock::new(),
             published: ArcSwap::from_pointee(Published { store, progress }),

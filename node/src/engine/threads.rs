@@ -19,7 +19,7 @@ use crate::raft::message::{ForwardOutcome, PeerMessage};
 use crate::raft::replica::{
     Append, Barrier, Committed, Content, Effects, Expectation, Proposal, ReadWaiter, Replica, Waiter,
 };
-use crate::store::LsmStore;
+use crate::store::Importer;
 use quoin_core::{Command, Index, Stamp, StoreError, system};
 use raft::eraftpb::{ConfChangeType, ConfState};
 use std::collections::BTreeMap;
@@ -58,7 +58,7 @@ pub(crate) struct ReceivedSnapshot {
     pub(crate) index: u64,
     pub(crate) term: u64,
     pub(crate) configuration: ConfState,
-    pub(crate) imported: snapshots::Imported,
+    pub(crate) importer: Importer,
 }
 
 /// What comes to the apply thread.
@@ -227,11 +227,12 @@ impl RaftThread {
         if group != crate::raft::GROUP {
             return;
         }
-        if let PeerMessage::Forward { request, .. } = &message {
-            if self.replica.queued() > self.shared.config.limits.commands_in_flight_max {
-                self.replica.refuse_forward(from, *request);
-                return;
-            }
+        let overloaded = self.replica.queued() > self.shared.config.limits.commands_in_flight_max;
+        if let PeerMessage::Forward { request, .. } = &message
+            && overloaded
+        {
+            self.replica.refuse_forward(from, *request);
+            return;
         }
         let consensus = matches!(message, PeerMessage::Raft(_));
         self.replica.step(from, message);
@@ -486,7 +487,7 @@ impl ApplyThread {
     }
 
     fn install(&mut self, received: ReceivedSnapshot) -> Result<(), StoreError> {
-        let store: Arc<LsmStore> = received.imported.activate()?;
+        let store = snapshots::activate(received.importer)?;
         self.applier.installed(&*store)?;
         let progress = self.applier.progress();
         tracing::info!(index = progress.index.0, revision = progress.revision.0, "installed a snapshot");

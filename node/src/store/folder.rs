@@ -187,19 +187,32 @@ impl Importer {
         Ok(())
     }
 
+    /// Checks that the snapshot is here whole.
+    ///
+    /// # Errors
+    /// The stream has not come to its end, or its records are not those that its header announced.
+    pub fn check_whole(&self) -> Result<Progress, SnapshotError> {
+        self.decoder.finish()?;
+        let malformed = |what: &str| SnapshotError::Malformed { chunk: 0, what: what.to_owned() };
+        let progress = self.progress.ok_or_else(|| malformed("no header"))?;
+        if quoin_core::machines::read_progress(&self.store)? != progress {
+            return Err(malformed("its progress is not the one in its records"));
+        }
+        Ok(progress)
+    }
+
+    /// The store that was received, not yet the live one.
+    pub fn store(&self) -> &LsmStore {
+        &self.store
+    }
+
     /// Makes the received store the live one, on disk, and returns it with the progress that it holds. The store
     /// that was live before stays usable until it is dropped; then call [`StoreFolder::remove_leftovers`].
     ///
     /// # Errors
     /// The stream has not come to its end, or the disk failed: the old store stays the live one.
     pub fn commit(self) -> Result<(LsmStore, Progress), SnapshotError> {
-        self.decoder.finish()?;
-        let chunk = 0;
-        let malformed = |what: &str| SnapshotError::Malformed { chunk, what: what.to_owned() };
-        let progress = self.progress.ok_or_else(|| malformed("no header"))?;
-        if quoin_core::machines::read_progress(&self.store)? != progress {
-            return Err(malformed("its progress is not the one in its records"));
-        }
+        let progress = self.check_whole()?;
         self.store.flush()?;
         self.store.restored(progress.index);
         make_live(&self.root, self.number)?;

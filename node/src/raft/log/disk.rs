@@ -54,7 +54,10 @@ impl RealDisk {
         lock.try_lock().map_err(|error| match error {
             std::fs::TryLockError::WouldBlock => io::Error::new(
                 io::ErrorKind::ResourceBusy,
-                format!("{} is in use by another process; each node needs a data folder of its own", folder.display()),
+                format!(
+                    "{} is in use by another process; each node needs a data folder of its own",
+                    folder.display()
+                ),
             ),
             std::fs::TryLockError::Error(error) => error,
         })?;

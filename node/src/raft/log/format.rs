@@ -79,8 +79,12 @@ pub(super) struct Block {
 impl Block {
     /// Encodes `records` for the segment `number`.
     pub(super) fn encode<'a>(records: impl IntoIterator<Item = &'a Stored>, number: u64) -> Self {
-        let mut block =
-            Self { own: vec![0; BLOCK_HEADER], payloads: Vec::new(), records: Vec::new(), bytes: BLOCK_HEADER };
+        let mut block = Self {
+            own: vec![0; BLOCK_HEADER],
+            payloads: Vec::new(),
+            records: Vec::new(),
+            bytes: BLOCK_HEADER,
+        };
         let mut crcs = crc32c::crc32c(&number.to_le_bytes());
         for record in records {
             let crc = block.push(record, number);
@@ -144,7 +148,8 @@ fn encode_body(out: &mut Vec<u8>, record: &Stored) -> Option<Bytes> {
     };
     out.push(kind);
     out.extend_from_slice(&group.0.to_le_bytes());
-    let mut numbers = |numbers: &[u64]| numbers.iter().for_each(|number| out.extend_from_slice(&number.to_le_bytes()));
+    let mut numbers =
+        |numbers: &[u64]| numbers.iter().for_each(|number| out.extend_from_slice(&number.to_le_bytes()));
     match record {
         Stored::Record(Record::HardState(_, state)) => numbers(&[state.term, state.vote, state.commit]),
         Stored::Record(Record::Base(_, base)) | Stored::Purged(_, base) => numbers(&[base.index, base.term]),
@@ -161,7 +166,10 @@ fn encode_body(out: &mut Vec<u8>, record: &Stored) -> Option<Bytes> {
 
 /// Takes a block apart: its records with their places from the block's start, and its length. `Ok(None)` where
 /// the segment ends (zeros); `Err` where there is something that is no whole block.
-pub(super) fn decode_block(bytes: &Bytes, number: u64) -> Result<Option<(Vec<(usize, Stored)>, usize)>, &'static str> {
+pub(super) fn decode_block(
+    bytes: &Bytes,
+    number: u64,
+) -> Result<Option<(Vec<(usize, Stored)>, usize)>, &'static str> {
     let Some(mut header) = bytes.get(..BLOCK_HEADER) else { return Ok(None) };
     let (length, count, crc) = (header.get_u32_le() as usize, header.get_u32_le(), header.get_u32_le());
     if length == 0 && count == 0 && crc == 0 {
@@ -223,7 +231,10 @@ fn decode_body(mut body: Bytes) -> Option<Stored> {
                 return None;
             }
             let context = body.split_to(context_length);
-            return Some(Stored::Record(Record::Entry(group, Entry { index, term, kind, context, data: body })));
+            return Some(Stored::Record(Record::Entry(
+                group,
+                Entry { index, term, kind, context, data: body },
+            )));
         }
         _ => return None,
     };

@@ -138,7 +138,9 @@ pub enum LogError {
         problem: String,
     },
     /// The segment belongs to another node.
-    #[error("{file} belongs to node {found_node:x} of cluster {found_cluster:x}, not to {node:x} of {cluster:x}")]
+    #[error(
+        "{file} belongs to node {found_node:x} of cluster {found_cluster:x}, not to {node:x} of {cluster:x}"
+    )]
     Foreign {
         /// The segment.
         file: String,
@@ -277,7 +279,8 @@ impl Log {
     }
 
     fn write_block(&self, writer: &mut Writer, block: &Block) -> Result<(), LogError> {
-        let written = writer.file.write_at(writer.offset, &mut block.parts()).map_err(|error| ("writing", error));
+        let written =
+            writer.file.write_at(writer.offset, &mut block.parts()).map_err(|error| ("writing", error));
         written.and_then(|()| writer.file.sync().map_err(|error| ("syncing", error))).map_err(
             |(operation, source)| {
                 writer.failed = true;
@@ -294,10 +297,13 @@ impl Log {
         let head = Block::encode(&heads, number);
         let size = self.options.segment_bytes.max(HEADER as u64 + head.bytes as u64 + bytes);
         let file = self.disk.create(&name, size).map_err(|source| match source.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => LogError::NoSpace { file: name.clone() },
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                LogError::NoSpace { file: name.clone() }
+            }
             _ => LogError::Io { operation: "creating", file: name.clone(), source },
         })?;
-        let header = SegmentHeader { cluster: self.options.cluster, node: self.options.node, number }.encode();
+        let header =
+            SegmentHeader { cluster: self.options.cluster, node: self.options.node, number }.encode();
         let mut parts = vec![io::IoSlice::new(&header)];
         parts.extend(head.parts());
         file.write_at(0, &mut parts).and_then(|()| file.sync()).map_err(|source| {
@@ -339,7 +345,11 @@ impl Log {
     pub fn term(&self, group: GroupId, index: u64) -> Option<u64> {
         let log = self.index.read();
         let group = log.groups.get(&group)?;
-        if index == group.base.index { Some(group.base.term) } else { group.slot(index).map(|slot| slot.term) }
+        if index == group.base.index {
+            Some(group.base.term)
+        } else {
+            group.slot(index).map(|slot| slot.term)
+        }
     }
 
     /// The entries of `range`, as far as they are there: up to `bytes_max` of payload, but at least one.
@@ -393,7 +403,8 @@ impl Log {
         loop {
             let mut log = self.index.write();
             let first_needed = log.first_needed().unwrap_or(active).min(active);
-            let Some(number) = log.segments.keys().next().copied().filter(|first| *first < first_needed) else {
+            let Some(number) = log.segments.keys().next().copied().filter(|first| *first < first_needed)
+            else {
                 return Ok(());
             };
             log.segments.remove(&number);
@@ -421,8 +432,11 @@ impl Log {
 fn read_entry(slot: &Slot, file: &dyn DiskFile) -> Result<Entry, LogError> {
     let name = || recovery::segment_name(slot.segment);
     let mut bytes = BytesMut::zeroed(RECORD_HEADER + slot.length as usize);
-    file.read_at(slot.offset, &mut bytes)
-        .map_err(|source| LogError::Io { operation: "reading", file: name(), source })?;
+    file.read_at(slot.offset, &mut bytes).map_err(|source| LogError::Io {
+        operation: "reading",
+        file: name(),
+        source,
+    })?;
     let mut header = bytes.split_to(RECORD_HEADER);
     let crc = bytes::Buf::get_u32_le(&mut header.split_off(4));
     match format::decode_record(bytes.freeze(), crc, slot.segment) {
@@ -453,7 +467,14 @@ impl Index {
     }
 
     /// Takes up what was written at `start` of a segment.
-    fn take(&mut self, stored: &[Stored], places: &[(usize, usize)], segment: u64, start: u64, cache_bytes: usize) {
+    fn take(
+        &mut self,
+        stored: &[Stored],
+        places: &[(usize, usize)],
+        segment: u64,
+        start: u64,
+        cache_bytes: usize,
+    ) {
         for (record, (offset, length)) in stored.iter().zip(places) {
             if let Stored::Record(Record::Entry(group, entry)) = record {
                 self.cache.push(*group, entry, cache_bytes);
@@ -522,7 +543,8 @@ impl Cache {
     }
 
     fn get(&self, group: GroupId, index: u64, term: u64) -> Option<Entry> {
-        let matches = |found: &(GroupId, Entry)| found.0 == group && found.1.index == index && found.1.term == term;
+        let matches =
+            |found: &(GroupId, Entry)| found.0 == group && found.1.index == index && found.1.term == term;
         // With one group the entries are consecutive and the place is known.
         let first = self.entries.front()?.1.index;
         let guess = index.checked_sub(first).and_then(|place| self.entries.get(place as usize));

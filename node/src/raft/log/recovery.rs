@@ -30,7 +30,8 @@ pub(super) struct Recovered {
 
 pub(super) fn recover(disk: &dyn Disk, options: &Options) -> Result<Recovered, LogError> {
     let mut recovered = Recovered { groups: BTreeMap::new(), segments: BTreeMap::new(), tail: None };
-    let names = disk.list().map_err(|source| LogError::Io { operation: "listing", file: ".".into(), source })?;
+    let names =
+        disk.list().map_err(|source| LogError::Io { operation: "listing", file: ".".into(), source })?;
     let mut numbers: Vec<u64> = names.iter().filter_map(|name| segment_number(name)).collect();
     numbers.sort_unstable();
     if let Some(pair) = numbers.windows(2).find(|pair| pair[0] + 1 != pair[1]) {
@@ -78,7 +79,11 @@ fn read_segment(
     if let Err(error) = check_header(&bytes, options, number, &name) {
         // Header and first block are synced before anything is answered from the segment.
         let begun = whole_block_after(&bytes, HEADER, number);
-        return if is_last && !begun && matches!(error, LogError::Corrupt { .. }) { Ok(false) } else { Err(error) };
+        return if is_last && !begun && matches!(error, LogError::Corrupt { .. }) {
+            Ok(false)
+        } else {
+            Err(error)
+        };
     }
     let end = read_blocks(&bytes, number, is_last, &name, recovered)?;
     if is_last {
@@ -93,7 +98,8 @@ fn read_segment(
 }
 
 fn check_header(bytes: &Bytes, options: &Options, number: u64, name: &str) -> Result<(), LogError> {
-    let header = bytes.first_chunk::<HEADER>().ok_or_else(|| corrupt(name.into(), 0, "shorter than a header"))?;
+    let header =
+        bytes.first_chunk::<HEADER>().ok_or_else(|| corrupt(name.into(), 0, "shorter than a header"))?;
     let header = SegmentHeader::decode(header).map_err(|problem| corrupt(name.into(), 0, problem))?;
     if (header.cluster, header.node) != (options.cluster, options.node) {
         return Err(LogError::Foreign {
@@ -105,7 +111,11 @@ fn check_header(bytes: &Bytes, options: &Options, number: u64, name: &str) -> Re
         });
     }
     if header.number != number {
-        return Err(corrupt(name.into(), 0, format!("its header says that it is segment {:x}", header.number)));
+        return Err(corrupt(
+            name.into(),
+            0,
+            format!("its header says that it is segment {:x}", header.number),
+        ));
     }
     Ok(())
 }
