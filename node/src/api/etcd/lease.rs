@@ -103,7 +103,7 @@ impl lease_server::Lease for Lease {
         let LeaseTimeToLiveRequest { id, keys } = request.into_inner();
         let view = self.engine.read(Consistency::Linearizable).await?;
         let progress = *view.progress();
-        let read = move || kv::lease(view.view(), id, keys);
+        let read = move || kv::lease(view.view(), &progress, id, keys);
         let found = if keys { long_read(read).await? } else { read().map_err(error::store)? };
         let header = Some(header_at(&self.engine, &progress));
         Ok(Response::new(match found {
@@ -124,7 +124,7 @@ impl lease_server::Lease for Lease {
     ) -> Result<Response<LeaseLeasesResponse>, Status> {
         let view = self.engine.read(Consistency::Linearizable).await?;
         let header = Some(header_at(&self.engine, view.progress()));
-        let leases = long_read(move || kv::leases(view.view())).await?;
+        let leases = long_read(move || kv::leases(view.view(), view.progress())).await?;
         let leases = leases.into_iter().map(|lease| LeaseStatus { id: lease.id }).collect();
         Ok(Response::new(LeaseLeasesResponse { header, leases }))
     }

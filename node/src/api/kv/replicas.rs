@@ -54,7 +54,8 @@ fn replica(raft: &RaftStatus, own: u64, member: Member, applied_index: Option<u6
     } else {
         Role::Follower
     };
-    let matched = raft.followers.iter().find(|(id, ..)| *id == member.id);
+    // Of itself, the leader says it by what it has applied.
+    let matched = raft.followers.iter().find(|(id, ..)| *id == member.id && *id != own);
     Replica {
         id: member.id,
         name: member.name,
