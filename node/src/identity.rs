@@ -101,7 +101,7 @@ mod tests {
             Identity { layout: 1, cluster: number_of(["a", "b"]), id: 7, name: "n".into(), founder: true };
         identity.write(folder.path()).unwrap();
         assert_eq!(Identity::read(folder.path()).unwrap(), Some(identity));
-        assert_eq!(number_of(["a", "b"]), 0xd902_7f18_6bb9_52ec);
+        assert_eq!(number_of(["a", "b"]), 0xab40_d782_0d40_8076);
         assert_ne!(number_of(["ab"]), number_of(["a", "b"]));
     }
 

@@ -91,7 +91,10 @@ impl Workload {
     }
 
     /// Takes the answers that have come. `view` gives a replica's newest state, `None` while it is down.
-    pub(crate) fn collect(&mut self, view: impl Fn(usize) -> Option<(Progress, Answerer)>) -> Result<()> {
+    pub(crate) fn collect<'a>(
+        &mut self,
+        view: impl Fn(usize) -> Option<(Progress, Answerer<'a>)>,
+    ) -> Result<()> {
         for mut write in std::mem::take(&mut self.writes) {
             match write.reply.try_recv() {
                 Ok(Ok(reply)) => self.acknowledge(write.key, write.value, &reply)?,

@@ -187,6 +187,7 @@ pub struct Replica {
     raw: RawNode<Storage>,
     options: Options,
     ticks: u64,
+    applied: u64,
     queue: VecDeque<(u64, Proposal)>,
     queue_forwarded: VecDeque<(u64, u64, Vec<Command>)>,
     unwritten: VecDeque<(u64, Unwritten)>,
@@ -252,6 +253,7 @@ impl Replica {
             raw,
             options,
             ticks: 0,
+            applied,
             queue: VecDeque::new(),
             queue_forwarded: VecDeque::new(),
             unwritten: VecDeque::new(),
@@ -464,12 +466,21 @@ impl Replica {
             }
         }
         self.raw.on_persist_ready(number);
+        self.advance_applied();
     }
 
     /// The applier has applied up to `index`.
     pub fn applied(&mut self, index: u64) {
-        if index > self.raw.raft.raft_log.applied {
-            self.raw.advance_apply_to(index);
+        self.applied = self.applied.max(index);
+        self.advance_applied();
+    }
+
+    /// Tells the library; not before a snapshot's mark is written, though its state is there.
+    fn advance_applied(&mut self) {
+        let log = &self.raw.raft.raft_log;
+        let known = self.applied.min(log.persisted).min(log.committed);
+        if known > log.applied {
+            self.raw.advance_apply_to(known);
         }
     }
 

@@ -328,6 +328,8 @@ mod tests {
             revision: Revision(4),
             stamp: Stamp(1000),
             compacted: Revision(1),
+            term_began: Stamp(900),
+            stamped_term: Term(2),
         };
         (store, progress)
     }
@@ -341,7 +343,7 @@ mod tests {
         let (store, progress) = store();
         let chunks = chunks(&store, progress);
         let bodies: Vec<_> = chunks.iter().map(|chunk| chunk.slice(FRAME..)).collect();
-        assert_eq!(&bodies[0][..], b"\x00\x00QUOINSNP\x01\x07\x02\xfa\x01\x04\xe8\x07\x01");
+        assert_eq!(&bodies[0][..], b"\x00\x00QUOINSNP\x01\x07\x02\xfa\x01\x04\xe8\x07\x01\x84\x07\x02");
         assert_eq!(&bodies[1][..], b"\x01\x01\x91\x03\x01a\x03two\x03\x01a\x03one\x92\x03\x01b");
         assert_eq!(&bodies[2][..], b"\x02\x02\x03");
         assert_eq!(bodies.len(), 3);
