@@ -104,24 +104,34 @@ pub fn header(view: View<'_>, revision: Revision) -> Result<Option<(Sequence, St
 }
 
 /// The event at `revision` with its values, `None` where it is compacted or has not happened.
+///
+/// # Errors
+/// The store failed.
 pub fn event(view: View<'_>, revision: Revision) -> Result<Option<Event>, StoreError> {
-    view.get(&event_key(revision))?.map(|record| decode(view, revision, record)).transpose()
+    view.get(&event_key(revision))?.map(|record| decode(view, revision, record, &|_| true)).transpose()
 }
 
-/// The events of `from..=to`, oldest first, read lazily.
-pub fn events(
-    view: View<'_>,
+/// The events of `from..=to`, oldest first, read lazily, with only those changes whose store key `wanted` takes
+/// (an event may be left without any). Values of others are not read.
+pub fn events<'a>(
+    view: View<'a>,
     from: Revision,
     to: Revision,
-) -> impl Iterator<Item = Result<Event, StoreError>> + '_ {
+    wanted: impl Fn(&[u8]) -> bool + 'a,
+) -> impl Iterator<Item = Result<Event, StoreError>> + 'a {
     view.scan(&event_key(from), &event_key(to.next()), crate::store::Order::Ascending).map(move |pair| {
         let (key, record) = pair?;
         let revision = key[2..].try_into().map(u64::from_be_bytes).expect("event keys are 10 bytes long");
-        decode(view, Revision(revision), record)
+        decode(view, Revision(revision), record, &wanted)
     })
 }
 
-fn decode(view: View<'_>, revision: Revision, record: Bytes) -> Result<Event, StoreError> {
+fn decode(
+    view: View<'_>,
+    revision: Revision,
+    record: Bytes,
+    wanted: &dyn Fn(&[u8]) -> bool,
+) -> Result<Event, StoreError> {
     let mut reader = Reader::new(record, "event record");
     let sequence = Sequence(reader.varint()?);
     let stamp = Stamp(reader.varint()?);
@@ -130,8 +140,10 @@ fn decode(view: View<'_>, revision: Revision, record: Bytes) -> Result<Event, St
     for _ in 0..count {
         let written = reader.byte()? == 1;
         let key = reader.bytes()?;
-        let value = if written { view.at(sequence).get(&key)? } else { None };
-        changes.push(Change { key, value });
+        if wanted(&key) {
+            let value = if written { view.at(sequence).get(&key)? } else { None };
+            changes.push(Change { key, value });
+        }
     }
     Ok(Event { revision, sequence, stamp, changes })
 }

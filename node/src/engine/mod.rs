@@ -321,6 +321,15 @@ impl Shared {
     }
 }
 
+impl crate::watch::Source for Shared {
+    fn latest(&self) -> (Arc<dyn quoin_core::Store>, Progress, Box<dyn std::any::Any + Send>) {
+        // First the pin, then the progress: whatever is forgotten later, this progress' history is still there.
+        let pin = self.published.load().store.pin_now();
+        let published = self.published.load_full();
+        (Arc::clone(&published.store) as _, published.progress, Box::new(pin))
+    }
+}
+
 /// Milliseconds since the Unix epoch, by this machine's clock.
 pub(crate) fn wall_clock() -> Stamp {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

@@ -172,7 +172,7 @@ impl LsmStore {
     }
 
     /// Holds what is readable now.
-    fn pin_now(&self) -> Pin {
+    pub fn pin_now(&self) -> Pin {
         self.shared.retentions.pin_now()
     }
 
