@@ -5,6 +5,7 @@
 //! done; every other status means that it was not.
 
 use crate::engine::{MemberError, ProposeError, ReadError};
+use crate::watch::WatchEnd;
 use quoin_core::history::Unavailable;
 use quoin_core::kv::Refusal;
 use quoin_core::{StoreError, system};
@@ -159,6 +160,15 @@ pub(crate) fn system_reply(reply: system::Reply) -> Result<(), Status> {
         system::Reply::Done => Ok(()),
         system::Reply::Unavailable(unavailable) => Err(revision_unavailable(unavailable)),
         system::Reply::Malformed => Err(Status::internal("quoin: malformed command")),
+    }
+}
+
+/// The status of a watch's end.
+pub(crate) fn watch_end(end: WatchEnd) -> Status {
+    match end {
+        WatchEnd::Compacted { .. } => COMPACTED.into(),
+        WatchEnd::Stopped => STOPPED.into(),
+        WatchEnd::Store(error) => store(error),
     }
 }
 

@@ -7,6 +7,7 @@
 //! **Bounds.** Streams per connection and bytes of a request and of an answer are settings (`limits.*`). A connection that
 //! does not speak HTTP/2 is closed and counted.
 
+mod changes;
 mod clock;
 mod commands;
 mod error;
@@ -23,7 +24,10 @@ use quoin_proto::etcdserverpb::cluster_server::ClusterServer;
 use quoin_proto::etcdserverpb::kv_server::KvServer;
 use quoin_proto::etcdserverpb::lease_server::LeaseServer;
 use quoin_proto::etcdserverpb::maintenance_server::MaintenanceServer;
+use quoin_proto::etcdserverpb::watch_server::WatchServer;
 use quoin_proto::quoin::kv::v1::kv_server::KvServer as QuoinKvServer;
+use quoin_proto::v3electionpb::election_server::ElectionServer;
+use quoin_proto::v3lockpb::lock_server::LockServer;
 use std::io;
 use std::net::TcpListener;
 use std::time::Duration;
@@ -132,6 +136,9 @@ fn routes(engine: &Engine, life: &Life) -> io::Result<Routes> {
     let mut routes = Routes::builder();
     routes
         .add_service(KvServer::new(etcd::Kv::new(engine())).max_decoding_message_size(request_max))
+        .add_service(WatchServer::new(etcd::Watch::new(engine(), life.clone())))
+        .add_service(LockServer::new(etcd::Lock::new(engine())))
+        .add_service(ElectionServer::new(etcd::Election::new(engine(), life.clone())))
         .add_service(LeaseServer::new(etcd::Lease::new(engine(), life.clone())))
         .add_service(ClusterServer::new(etcd::Cluster::new(engine())))
         .add_service(MaintenanceServer::new(etcd::Maintenance::new(engine())))

@@ -6,18 +6,26 @@
 
 mod auth;
 mod cluster;
+mod election;
+mod feed;
 mod kv;
 mod lease;
+mod lock;
 mod maintenance;
+mod queue;
 mod translate;
 mod validate;
+mod watch;
 
 pub(crate) use auth::Auth;
 pub(crate) use cluster::Cluster;
+pub(crate) use election::Election;
 pub(crate) use kv::Kv;
 pub(crate) use lease::Lease;
+pub(crate) use lock::Lock;
 pub(crate) use maintenance::Maintenance;
 pub(crate) use validate::key_length;
+pub(crate) use watch::Watch;
 
 use crate::engine::Engine;
 use quoin_core::{Progress, Revision};

@@ -1,0 +1,238 @@
+//! etcd's `Watch`: many watches on one stream.
+//!
+//! Each watch is a task that takes from the hub and puts into the stream's queue of answers; `feed.rs` is that task. The
+//! stream itself only creates, cancels, and asks all of them how far they are.
+//!
+//! **Invariant (order on the stream).** A watch's answers go: created, events in revision order, canceled. A report of
+//! progress follows everything up to its revision.
+//!
+//! **Bounds.** [`RESPONSES_MAX`] answers wait for a slow client; then the watches of the stream stop taking, which costs
+//! the hub nothing.
+
+use super::feed::{self, Control, Feed};
+use super::header;
+use crate::api::changes::interest;
+use crate::api::{Life, error, inbound};
+use crate::engine::Engine;
+use bytes::Bytes;
+use quoin_core::Revision;
+use quoin_proto::etcdserverpb as pb;
+use quoin_proto::etcdserverpb::watch_create_request::FilterType;
+use quoin_proto::etcdserverpb::watch_request::RequestUnion;
+use quoin_proto::etcdserverpb::watch_server;
+use std::collections::HashMap;
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+
+/// Answers that wait for a slow client at most. One has about a mebibyte of events.
+const RESPONSES_MAX: usize = 16;
+/// Watches on one stream at most.
+const WATCHES_MAX: usize = 100_000;
+/// Requests taken off the stream at once at most.
+const REQUESTS_AT_ONCE_MAX: usize = 128;
+/// The id in answers that concern no watch, or all of them.
+const NO_WATCH: i64 = -1;
+/// How often a stream whose client asks for a leader looks whether there is one, and how often there must be none.
+const LEADER_PERIOD: Duration = Duration::from_secs(1);
+const LEADERLESS_MAX: u32 = 3;
+
+/// Where the answers of a stream go.
+pub(super) type Responses = mpsc::Sender<Result<pb::WatchResponse, Status>>;
+
+/// The service.
+pub(crate) struct Watch {
+    engine: Engine,
+    life: Life,
+}
+
+impl Watch {
+    pub(crate) fn new(engine: Engine, life: Life) -> Self {
+        Self { engine, life }
+    }
+}
+
+#[tonic::async_trait]
+impl watch_server::Watch for Watch {
+    type WatchStream = ReceiverStream<Result<pb::WatchResponse, Status>>;
+
+    async fn watch(
+        &self,
+        request: Request<Streaming<pb::WatchRequest>>,
+    ) -> Result<Response<Self::WatchStream>, Status> {
+        let needs_leader = request.metadata().get("hasleader").is_some_and(|value| value == "true");
+        if needs_leader && self.engine.raft().leader == 0 {
+            return Err(error::NO_LEADER.into());
+        }
+        let (responses, receiver) = mpsc::channel(RESPONSES_MAX);
+        let mut stream = Stream::new(self.engine.clone(), responses.clone());
+        let (engine, life) = (self.engine.clone(), self.life.clone());
+        tokio::spawn(async move {
+            let ended = tokio::select! {
+                ended = stream.run(request.into_inner()) => ended,
+                () = life.ended() => Err(error::STOPPED.into()),
+                () = responses.closed() => Ok(()),
+                () = leaderless(&engine), if needs_leader => Err(error::NO_LEADER.into()),
+            };
+            // The watches end before the stream does.
+            drop(stream);
+            if let Err(status) = ended {
+                // Nobody is left to be told where this fails.
+                let _ = responses.send(Err(status)).await;
+            }
+        });
+        Ok(Response::new(ReceiverStream::new(receiver)))
+    }
+}
+
+/// Returns when there has been no leader for a while.
+async fn leaderless(engine: &Engine) {
+    let mut period = tokio::time::interval(LEADER_PERIOD);
+    let mut without = 0;
+    while without < LEADERLESS_MAX {
+        period.tick().await;
+        without = if engine.raft().leader == 0 { without + 1 } else { 0 };
+    }
+}
+
+struct Stream {
+    engine: Engine,
+    responses: Responses,
+    watches: HashMap<i64, mpsc::Sender<Control>>,
+    feeds: JoinSet<()>,
+    next_id: i64,
+}
+
+impl Stream {
+    fn new(engine: Engine, responses: Responses) -> Self {
+        Self { engine, responses, watches: HashMap::new(), feeds: JoinSet::new(), next_id: 0 }
+    }
+
+    async fn run(&mut self, mut requests: Streaming<pb::WatchRequest>) -> Result<(), Status> {
+        loop {
+            let arrived = inbound::next_many(&mut requests, REQUESTS_AT_ONCE_MAX).await?;
+            if arrived.is_empty() {
+                // A client that has nothing more to ask still listens.
+                std::future::pending::<()>().await;
+            }
+            for request in arrived {
+                match request.request_union {
+                    Some(RequestUnion::CreateRequest(request)) => self.create(request).await,
+                    Some(RequestUnion::CancelRequest(request)) => self.cancel(request.watch_id).await,
+                    Some(RequestUnion::ProgressRequest(_)) => self.report_progress().await,
+                    None => {}
+                }
+            }
+        }
+    }
+
+    async fn create(&mut self, request: pb::WatchCreateRequest) {
+        while self.feeds.try_join_next().is_some() {}
+        let newest = self.engine.hub().newest();
+        let id = match self.admit(&request) {
+            Ok(id) => id,
+            Err(reason) => {
+                self.send(pb::WatchResponse {
+                    header: Some(header(&self.engine, newest)),
+                    watch_id: NO_WATCH,
+                    created: true,
+                    canceled: true,
+                    cancel_reason: reason,
+                    ..Default::default()
+                })
+                .await;
+                return;
+            }
+        };
+        // As in etcd, an empty key is the smallest one.
+        let key = if request.key.is_empty() { Bytes::from_static(b"\0") } else { request.key };
+        let from = match u64::try_from(request.start_revision) {
+            Ok(revision) if revision > 0 => Revision(revision),
+            _ => newest.next(),
+        };
+        let watcher = self.engine.hub().watch(interest(&key, &request.range_end), from);
+        let filtered = |filter: FilterType| request.filters.contains(&filter.into());
+        let options = feed::Options {
+            id,
+            without_puts: filtered(FilterType::Noput),
+            without_deletions: filtered(FilterType::Nodelete),
+            previous: request.prev_kv,
+            fragment: request.fragment,
+            progress: request.progress_notify,
+        };
+        let created = pb::WatchResponse {
+            header: Some(header(&self.engine, newest)),
+            watch_id: id,
+            created: true,
+            ..Default::default()
+        };
+        self.send(created).await;
+        let (control, commands) = mpsc::channel(1);
+        let feed = Feed::new(self.engine.clone(), options, watcher, self.responses.clone());
+        self.feeds.spawn(feed.run(commands));
+        self.watches.insert(id, control);
+    }
+
+    /// The id of a watch to be, or why it cannot be, in etcd's words.
+    fn admit(&mut self, request: &pb::WatchCreateRequest) -> Result<i64, String> {
+        if request.start_revision < 0 {
+            return Err(error::COMPACTED.text().to_owned());
+        }
+        if is_empty_range(&request.key, &request.range_end) {
+            return Err("mvcc: watcher range is empty".to_owned());
+        }
+        self.watches.retain(|_, control| !control.is_closed());
+        if self.watches.len() >= WATCHES_MAX {
+            return Err(format!("quoin: {WATCHES_MAX} watches are on this stream already; open another one"));
+        }
+        match request.watch_id {
+            0 => {
+                while self.watches.contains_key(&self.next_id) {
+                    self.next_id += 1;
+                }
+                self.next_id += 1;
+                Ok(self.next_id - 1)
+            }
+            id if id < 0 || self.watches.contains_key(&id) => {
+                Err("mvcc: duplicate watch ID provided on the WatchStream".to_owned())
+            }
+            id => Ok(id),
+        }
+    }
+
+    /// The watch itself says when it is over, so that nothing follows.
+    async fn cancel(&mut self, id: i64) {
+        if let Some(control) = self.watches.remove(&id) {
+            // Where this fails it has said so already.
+            let _ = control.send(Control::Cancel).await;
+        }
+    }
+
+    async fn report_progress(&mut self) {
+        let mut revision = self.engine.hub().newest();
+        let mut answers = Vec::with_capacity(self.watches.len());
+        for control in self.watches.values() {
+            let (answer, awaited) = oneshot::channel();
+            if control.send(Control::Progress(answer)).await.is_ok() {
+                answers.push(awaited);
+            }
+        }
+        for answer in answers {
+            // A watch that has ended in between holds nothing back.
+            revision = answer.await.map_or(revision, |position| revision.min(position));
+        }
+        let header = Some(header(&self.engine, revision));
+        self.send(pb::WatchResponse { header, watch_id: NO_WATCH, ..Default::default() }).await;
+    }
+
+    async fn send(&self, response: pb::WatchResponse) {
+        // A client that has left is noticed by the stream itself.
+        let _ = self.responses.send(Ok(response)).await;
+    }
+}
+
+fn is_empty_range(key: &[u8], range_end: &[u8]) -> bool {
+    !matches!(range_end, [] | [0]) && key >= range_end
+}
