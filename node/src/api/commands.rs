@@ -58,7 +58,11 @@ pub(crate) fn check_space(engine: &Engine) -> Result<(), Status> {
 ///
 /// # Errors
 /// A revision that is not to be had, an answer that is larger than `limits.response_bytes_max`, a fault of the store.
-pub(crate) async fn range(engine: &Engine, view: ReadView, request: kv::Range) -> Result<kv::RangeReply, Status> {
+pub(crate) async fn range(
+    engine: &Engine,
+    view: ReadView,
+    request: kv::Range,
+) -> Result<kv::RangeReply, Status> {
     let point = request.range_end.is_empty();
     let bytes_max = engine.limits().response_bytes_max;
     let read = move || read_range(&view, &request, bytes_max);

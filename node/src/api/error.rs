@@ -38,29 +38,23 @@ pub(crate) const TOO_MANY_OPERATIONS: Known =
 pub(crate) const DUPLICATE_KEY: Known =
     Known(Code::InvalidArgument, "etcdserver: duplicate key given in txn request");
 pub(crate) const INVALID_SORT: Known = Known(Code::InvalidArgument, "etcdserver: invalid sort option");
-pub(crate) const REQUEST_TOO_LARGE: Known =
-    Known(Code::InvalidArgument, "etcdserver: request is too large");
+pub(crate) const REQUEST_TOO_LARGE: Known = Known(Code::InvalidArgument, "etcdserver: request is too large");
 pub(crate) const COMPACTED: Known =
     Known(Code::OutOfRange, "etcdserver: mvcc: required revision has been compacted");
 pub(crate) const FUTURE_REVISION: Known =
     Known(Code::OutOfRange, "etcdserver: mvcc: required revision is a future revision");
 pub(crate) const NO_SPACE: Known =
     Known(Code::ResourceExhausted, "etcdserver: mvcc: database space exceeded");
-pub(crate) const TOO_MANY_REQUESTS: Known =
-    Known(Code::ResourceExhausted, "etcdserver: too many requests");
+pub(crate) const TOO_MANY_REQUESTS: Known = Known(Code::ResourceExhausted, "etcdserver: too many requests");
 pub(crate) const LEASE_NOT_FOUND: Known = Known(Code::NotFound, "etcdserver: requested lease not found");
-pub(crate) const LEASE_EXISTS: Known =
-    Known(Code::FailedPrecondition, "etcdserver: lease already exists");
-pub(crate) const LEASE_TTL_TOO_LARGE: Known =
-    Known(Code::OutOfRange, "etcdserver: too large lease TTL");
+pub(crate) const LEASE_EXISTS: Known = Known(Code::FailedPrecondition, "etcdserver: lease already exists");
+pub(crate) const LEASE_TTL_TOO_LARGE: Known = Known(Code::OutOfRange, "etcdserver: too large lease TTL");
 pub(crate) const MEMBER_EXISTS: Known =
     Known(Code::FailedPrecondition, "etcdserver: member ID already exist");
 pub(crate) const PEER_URL_EXISTS: Known =
     Known(Code::FailedPrecondition, "etcdserver: Peer URLs already exists");
-pub(crate) const MEMBERS_NOT_STARTED: Known = Known(
-    Code::FailedPrecondition,
-    "etcdserver: re-configuration failed due to not enough started members",
-);
+pub(crate) const MEMBERS_NOT_STARTED: Known =
+    Known(Code::FailedPrecondition, "etcdserver: re-configuration failed due to not enough started members");
 pub(crate) const BAD_MEMBER_URLS: Known =
     Known(Code::InvalidArgument, "etcdserver: given member URLs are invalid");
 pub(crate) const MEMBER_NOT_FOUND: Known = Known(Code::NotFound, "etcdserver: member not found");
@@ -74,13 +68,10 @@ pub(crate) const NO_LEADER: Known = Known(Code::Unavailable, "etcdserver: no lea
 pub(crate) const NOT_LEADER: Known = Known(Code::FailedPrecondition, "etcdserver: not leader");
 pub(crate) const LEADER_CHANGED: Known = Known(Code::Unavailable, "etcdserver: leader changed");
 pub(crate) const STOPPED: Known = Known(Code::Unavailable, "etcdserver: server stopped");
-pub(crate) const LEADER_LOST: Known = Known(
-    Code::Unavailable,
-    "etcdserver: request timed out, possibly due to previous leader failure",
-);
+pub(crate) const LEADER_LOST: Known =
+    Known(Code::Unavailable, "etcdserver: request timed out, possibly due to previous leader failure");
 pub(crate) const TIMED_OUT: Known = Known(Code::Unavailable, "etcdserver: request timed out");
-pub(crate) const BAD_TRANSFEREE: Known =
-    Known(Code::FailedPrecondition, "etcdserver: bad leader transferee");
+pub(crate) const BAD_TRANSFEREE: Known = Known(Code::FailedPrecondition, "etcdserver: bad leader transferee");
 pub(crate) const WRONG_DOWNGRADE_FORMAT: Known =
     Known(Code::InvalidArgument, "etcdserver: wrong downgrade target version format");
 pub(crate) const INVALID_DOWNGRADE_TARGET: Known =
@@ -207,11 +198,17 @@ mod tests {
             assert_eq!(Status::from(unknown).code(), Code::Unavailable);
         }
         let status = Status::from(ProposeError::Busy);
-        assert_eq!((status.code(), status.message()), (Code::ResourceExhausted, "etcdserver: too many requests"));
+        assert_eq!(
+            (status.code(), status.message()),
+            (Code::ResourceExhausted, "etcdserver: too many requests")
+        );
         let status = Status::from(ProposeError::NoSpace);
         assert_eq!(status.message(), "etcdserver: mvcc: database space exceeded");
         let status = Status::from(ProposeError::TooLarge { bytes: 2, max: 1 });
-        assert_eq!((status.code(), status.message()), (Code::InvalidArgument, "etcdserver: request is too large"));
+        assert_eq!(
+            (status.code(), status.message()),
+            (Code::InvalidArgument, "etcdserver: request is too large")
+        );
     }
 
     #[test]

@@ -51,13 +51,15 @@ impl Cluster {
         let members = self.engine.members().map_err(error::store)?;
         let leader = members.iter().find(|member| member.id == raft.leader);
         let Some(url) = leader.and_then(|member| member.client_urls.first()) else {
-            return Err(Status::unavailable("quoin: the leader's client address is not known yet; try again"));
+            return Err(Status::unavailable(
+                "quoin: the leader's client address is not known yet; try again",
+            ));
         };
         let endpoint = Endpoint::from_shared(url.clone())
             .map_err(|failure| error::fault(&format_args!("the leader's client address {url}: {failure}")))?;
         let channel = endpoint.connect_timeout(CONNECT_TIMEOUT).timeout(CHANGE_TIMEOUT).connect().await;
-        let channel =
-            channel.map_err(|failure| Status::unavailable(format!("quoin: the leader at {url}: {failure}")))?;
+        let channel = channel
+            .map_err(|failure| Status::unavailable(format!("quoin: the leader at {url}: {failure}")))?;
         Ok(Some(ClusterClient::new(channel)))
     }
 }
@@ -177,8 +179,15 @@ mod tests {
         let bad = Err("etcdserver: given member URLs are invalid".to_owned());
         assert_eq!(one("http://10.0.0.1:2380"), Ok(vec!["10.0.0.1:2380".to_owned()]));
         assert_eq!(one("https://[::1]:2380/"), Ok(vec!["[::1]:2380".to_owned()]));
-        for url in ["10.0.0.1:2380", "http://10.0.0.1", "http://:2380", "http://a:b", "http://a/b:1", "", "http://a:0"]
-        {
+        for url in [
+            "10.0.0.1:2380",
+            "http://10.0.0.1",
+            "http://:2380",
+            "http://a:b",
+            "http://a/b:1",
+            "",
+            "http://a:0",
+        ] {
             assert_eq!(one(url), bad, "{url}");
         }
         assert!(peer_addresses(&[]).is_err());

@@ -171,7 +171,8 @@ async fn send_range(
         last.more = reply.more;
         left -= reply.kvs.len() as i64;
         let Some(end) = reply.kvs.last().map(|kv| kv.key.clone()) else { break };
-        send(sender, RangeResponse { kvs: translate::key_values(reply.kvs), ..RangeResponse::default() }).await?;
+        send(sender, RangeResponse { kvs: translate::key_values(reply.kvs), ..RangeResponse::default() })
+            .await?;
         if !last.more || left == 0 {
             break;
         }

@@ -146,7 +146,8 @@ async fn keep_alive(
         if ids.is_empty() {
             return Ok(());
         }
-        let commands = ids.iter().map(|request| Operation::LeaseKeepAlive(request.id).into_command()).collect();
+        let commands =
+            ids.iter().map(|request| Operation::LeaseKeepAlive(request.id).into_command()).collect();
         let replies = engine.propose_many(commands).await;
         for (LeaseKeepAliveRequest { id }, reply) in ids.into_iter().zip(replies) {
             let (revision, ttl) = match kv_reply(reply?) {

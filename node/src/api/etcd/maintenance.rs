@@ -46,10 +46,7 @@ impl Maintenance {
 
 #[tonic::async_trait]
 impl maintenance_server::Maintenance for Maintenance {
-    async fn alarm(
-        &self,
-        request: Request<pb::AlarmRequest>,
-    ) -> Result<Response<pb::AlarmResponse>, Status> {
+    async fn alarm(&self, request: Request<pb::AlarmRequest>) -> Result<Response<pb::AlarmResponse>, Status> {
         let request = request.into_inner();
         let Ok(action) = AlarmAction::try_from(request.action) else {
             return Err(error::invalid(format_args!("alarm action {} is none of etcd's", request.action)));
@@ -81,10 +78,7 @@ impl maintenance_server::Maintenance for Maintenance {
         Ok(Response::new(pb::AlarmResponse { header: self.header(), alarms }))
     }
 
-    async fn status(
-        &self,
-        _: Request<pb::StatusRequest>,
-    ) -> Result<Response<pb::StatusResponse>, Status> {
+    async fn status(&self, _: Request<pb::StatusRequest>) -> Result<Response<pb::StatusResponse>, Status> {
         let status = self.engine.status();
         let mut errors = Vec::new();
         if status.raft.leader == 0 {
@@ -112,10 +106,9 @@ impl maintenance_server::Maintenance for Maintenance {
             downgrade_info: Some(pb::DowngradeInfo::default()),
         });
         // Clients of etcd read its version and act on it; ours is for people.
-        response.metadata_mut().insert(
-            "quoin-version",
-            tonic::metadata::MetadataValue::from_static(env!("CARGO_PKG_VERSION")),
-        );
+        response
+            .metadata_mut()
+            .insert("quoin-version", tonic::metadata::MetadataValue::from_static(env!("CARGO_PKG_VERSION")));
         Ok(response)
     }
 
@@ -204,7 +197,9 @@ impl maintenance_server::Maintenance for Maintenance {
             Ok(DowngradeAction::Cancel) => Err(error::NO_DOWNGRADE.into()),
             Ok(_) if is_version(&request.version) => Err(error::INVALID_DOWNGRADE_TARGET.into()),
             Ok(_) => Err(error::WRONG_DOWNGRADE_FORMAT.into()),
-            Err(_) => Err(error::invalid(format_args!("downgrade action {} is none of etcd's", request.action))),
+            Err(_) => {
+                Err(error::invalid(format_args!("downgrade action {} is none of etcd's", request.action)))
+            }
         }
     }
 }

@@ -102,8 +102,7 @@ pub(super) async fn holder(
 ) -> Result<(Progress, Option<KeyValue>), Status> {
     let view = engine.read(consistency).await?;
     let progress = *view.progress();
-    let oldest =
-        kv::Range { sort_order: kv::SortOrder::Ascend.into(), ..first_by_creation(prefix(name)) };
+    let oldest = kv::Range { sort_order: kv::SortOrder::Ascend.into(), ..first_by_creation(prefix(name)) };
     Ok((progress, range(engine, view, oldest).await?.kvs.pop()))
 }
 

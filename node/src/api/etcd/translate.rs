@@ -147,10 +147,9 @@ fn response_op(revision: Revision, response: kv::Response) -> Result<ResponseOp,
     let header = ResponseHeader { revision: signed(revision.0), ..ResponseHeader::default() };
     let response = match response {
         kv::Response::Range(reply) => Response::ResponseRange(range_response(header, reply)),
-        kv::Response::Put(previous) => Response::ResponsePut(PutResponse {
-            header: Some(header),
-            prev_kv: previous.map(key_value),
-        }),
+        kv::Response::Put(previous) => {
+            Response::ResponsePut(PutResponse { header: Some(header), prev_kv: previous.map(key_value) })
+        }
         kv::Response::Delete { deleted, prev_kvs } => Response::ResponseDeleteRange(DeleteRangeResponse {
             header: Some(header),
             deleted,
@@ -202,17 +201,23 @@ mod tests {
         let compare = &translated.compare[0];
         assert_eq!(compare.result(), kv::CompareResult::Less);
         assert_eq!(compare.target, Some(kv::CompareTarget::ModRevision(7)));
-        assert_eq!((&compare.key[..], &compare.range_end[..], compare.absent_passes), (&b"k"[..], &b"z"[..], false));
+        assert_eq!(
+            (&compare.key[..], &compare.range_end[..], compare.absent_passes),
+            (&b"k"[..], &b"z"[..], false)
+        );
         let Some(kv::txn_operation::Step::Txn(inner)) = &translated.success[0].step else { panic!("no txn") };
         let Some(kv::txn_operation::Step::Range(get)) = &inner.success[0].step else { panic!("no range") };
         assert_eq!((get.limit, &get.range_end[..]), (3, &b"l"[..]));
         let Some(kv::txn_operation::Step::Put(put)) = &translated.failure[0].step else { panic!("no put") };
         assert_eq!((&put.value[..], put.lease, put.ttl), (&b"v"[..], 9, None));
 
-        let found = kv::KeyValue { key: "k".into(), value: "v".into(), mod_revision: 5, ..Default::default() };
+        let found =
+            kv::KeyValue { key: "k".into(), value: "v".into(), mod_revision: 5, ..Default::default() };
         let reply = kv::RangeReply { kvs: vec![found], more: true, count: 4 };
-        let responses = vec![kv::Response::Txn { succeeded: true, responses: vec![kv::Response::Range(reply)] }];
-        let answer = txn_response(ResponseHeader::default(), Revision(5), true, responses).expect("all of kinds");
+        let responses =
+            vec![kv::Response::Txn { succeeded: true, responses: vec![kv::Response::Range(reply)] }];
+        let answer =
+            txn_response(ResponseHeader::default(), Revision(5), true, responses).expect("all of kinds");
         let Some(response_op::Response::ResponseTxn(inner)) = &answer.responses[0].response else {
             panic!("no txn")
         };

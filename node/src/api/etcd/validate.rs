@@ -246,7 +246,8 @@ mod tests {
         assert_eq!(range(&sorted(3, 0)), Err(error::INVALID_SORT));
         assert_eq!(range(&sorted(0, 5)), Err(error::INVALID_SORT));
         assert_eq!(delete(&DeleteRangeRequest::default()), Err(error::EMPTY_KEY));
-        let request = PutRequest { key: "k".into(), ignore_value: true, value: "v".into(), ..Default::default() };
+        let request =
+            PutRequest { key: "k".into(), ignore_value: true, value: "v".into(), ..Default::default() };
         assert_eq!(put(&request), Err(error::VALUE_PROVIDED));
         let request = PutRequest { key: "k".into(), ignore_lease: true, lease: 1, ..Default::default() };
         assert_eq!(put(&request), Err(error::LEASE_PROVIDED));

@@ -80,10 +80,7 @@ impl kv_server::Kv for Kv {
         Ok(Response::new(response))
     }
 
-    async fn floor(
-        &self,
-        request: Request<pb::FloorRequest>,
-    ) -> Result<Response<pb::FloorResponse>, Status> {
+    async fn floor(&self, request: Request<pb::FloorRequest>) -> Result<Response<pb::FloorResponse>, Status> {
         let request = request.into_inner();
         let view = self.engine.read(translate::consistency(request.consistency.as_ref())).await?;
         let mut response = run::floor(&view, request)?;
@@ -91,10 +88,7 @@ impl kv_server::Kv for Kv {
         Ok(Response::new(response))
     }
 
-    async fn batch(
-        &self,
-        request: Request<pb::BatchRequest>,
-    ) -> Result<Response<pb::BatchResponse>, Status> {
+    async fn batch(&self, request: Request<pb::BatchRequest>) -> Result<Response<pb::BatchResponse>, Status> {
         let operations = request.into_inner().operations;
         let count = operations.len();
         if count > BATCH_OPERATIONS_MAX {

@@ -167,7 +167,10 @@ fn result(answer: Result<Done, Status>) -> pb::Result {
 /// An empty key, a revision that is not to be had, a fault of the store.
 pub(super) fn get(view: &ReadView, request: pb::GetRequest) -> Result<pb::GetResponse, Status> {
     let record = point(view, request.key, request.revision, request.without_value)?;
-    Ok(pb::GetResponse { header: None, record: record.map(|found| translate::record(found, view.progress())) })
+    Ok(pb::GetResponse {
+        header: None,
+        record: record.map(|found| translate::record(found, view.progress())),
+    })
 }
 
 /// Reads an earlier state of one key.
@@ -179,7 +182,9 @@ pub(super) fn floor(view: &ReadView, request: pb::FloorRequest) -> Result<pb::Fl
         Some(NotAbove::Version(version)) => kv::Floor::Version(version),
         Some(NotAbove::ModRevision(revision)) => kv::Floor::ModRevision(revision),
         None => {
-            return Err(error::invalid("floor: give the version or the mod_revision that must not be exceeded"));
+            return Err(error::invalid(
+                "floor: give the version or the mod_revision that must not be exceeded",
+            ));
         }
     };
     check_key(&request.key)?;

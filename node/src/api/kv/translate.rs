@@ -10,7 +10,9 @@ use crate::config::Limits;
 use crate::engine::{Consistency, Engine};
 use bytes::Bytes;
 use quoin_core::kv::txn_operation::Step;
-use quoin_core::kv::{self, CompareResult, CompareTarget, MetadataAt, Operation, Response, Ttl, TxnOperation};
+use quoin_core::kv::{
+    self, CompareResult, CompareTarget, MetadataAt, Operation, Response, Ttl, TxnOperation,
+};
 use quoin_core::{Command, Progress, Revision};
 use quoin_proto::quoin::kv::v1 as pb;
 use quoin_proto::quoin::kv::v1::condition::What;
@@ -147,7 +149,9 @@ fn conditions(
 ) -> Result<Vec<kv::Compare>, Status> {
     let (count, max) = (conditions.len(), limits.txn_operations_max);
     if count > max {
-        return Err(error::invalid(format_args!("{count} conditions are too many, at most {max} are allowed")));
+        return Err(error::invalid(format_args!(
+            "{count} conditions are too many, at most {max} are allowed"
+        )));
     }
     conditions.iter().map(|condition| compare(key, condition, metadata)).collect()
 }
@@ -303,7 +307,10 @@ pub(super) fn consistency(asked: Option<&pb::Consistency>) -> Consistency {
 
 /// A status as it stands in a batch's result.
 pub(super) fn status(status: &Status) -> pb::result::Result {
-    pb::result::Result::Status(pb::Status { code: status.code().into(), message: status.message().to_owned() })
+    pb::result::Result::Status(pb::Status {
+        code: status.code().into(),
+        message: status.message().to_owned(),
+    })
 }
 
 #[cfg(test)]
