@@ -1,2 +1,111 @@
-//! quoin
-fn main() {}
+//! `quoin`: the one binary. This file says what can be asked; the modules do it.
+
+mod playground;
+mod serve;
+mod settings;
+
+use anyhow::Result;
+use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
+use settings::Settings;
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// One replicated log, several faces: consistent keys for coordination, sessions and metadata.
+#[derive(Parser)]
+#[command(name = "quoin", version, propagate_version = true, max_term_width = 100)]
+struct Arguments {
+    /// How log lines look
+    #[arg(long, global = true, value_enum, default_value_t = LogFormat::Text, env = "QUOIN_LOG_FORMAT")]
+    log_format: LogFormat,
+    /// What is logged, as in RUST_LOG
+    #[arg(long, global = true, value_name = "FILTER", default_value = "info", env = "QUOIN_LOG")]
+    log: String,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum LogFormat {
+    Text,
+    Json,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run a node
+    Serve(Settings),
+    /// Run one node for trying things out, with data under ./quoin-data
+    Dev(Settings),
+    /// Run a cluster of processes on loopback until Ctrl-C
+    Playground(playground::Playground),
+    /// Look at settings
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Print shell completions
+    Completions {
+        /// For which shell
+        shell: clap_complete::Shell,
+    },
+}
+
+#[derive(Subcommand)]
+enum ConfigCommand {
+    /// Check a settings file: unknown keys, wrong values, settings that cannot be together
+    Check {
+        /// The file
+        file: PathBuf,
+    },
+    /// Print all settings with their defaults, as a settings file
+    Defaults,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    start_logging(&arguments);
+    match run(arguments.command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Standard error is gone: there is nobody left to tell.
+            let _ = writeln!(std::io::stderr(), "quoin: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> Result<()> {
+    match command {
+        Command::Serve(settings) => block_on(serve::serve(settings.resolve()?)),
+        Command::Dev(settings) => block_on(serve::dev(settings.resolve()?)),
+        Command::Playground(playground) => block_on(playground::run(playground)),
+        Command::Config(ConfigCommand::Check { file }) => {
+            Settings::of_file(file.clone()).resolve()?;
+            writeln!(std::io::stdout(), "{} is good", file.display())?;
+            Ok(())
+        }
+        Command::Config(ConfigCommand::Defaults) => {
+            write!(std::io::stdout(), "{}", toml::to_string(&quoin_node::Config::default())?)?;
+            Ok(())
+        }
+        Command::Completions { shell } => {
+            clap_complete::generate(shell, &mut Arguments::command(), "quoin", &mut std::io::stdout());
+            Ok(())
+        }
+    }
+}
+
+fn block_on(work: impl Future<Output = Result<()>>) -> Result<()> {
+    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(work)
+}
+
+fn start_logging(arguments: &Arguments) {
+    let filter = tracing_subscriber::EnvFilter::new(&arguments.log);
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    match arguments.log_format {
+        LogFormat::Json => builder.json().init(),
+        LogFormat::Text => builder.with_ansi(std::io::stderr().is_terminal()).with_target(false).init(),
+    }
+}

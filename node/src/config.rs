@@ -271,3 +271,93 @@ impl Config {
         Ok(())
     }
 }
+
+/// Every setting by its path, with what it says in `--help`.
+pub const SETTINGS: &[(&str, &str)] = &[
+    ("name", "The node's name, unique in the cluster"),
+    ("data_dir", "Where everything is kept"),
+    ("listen_client", "Where gRPC clients are served, ADDRESS:PORT"),
+    ("listen_peer", "Where other replicas are served, ADDRESS:PORT"),
+    ("listen_http", "Where /metrics, /livez and /readyz are served, ADDRESS:PORT"),
+    ("advertise_client", "How clients reach this node, URLs; else http:// and listen_client"),
+    ("advertise_peer", "How other replicas reach this node, HOST:PORT; else listen_peer"),
+    ("cluster", "The founding replicas, the same on each of them: NAME=HOST:PORT,..."),
+    ("join", "Join a running cluster: peer addresses of some of its members, HOST:PORT,..."),
+    ("cluster_token", "Tells clusters with the same addresses apart"),
+    ("raft.tick_ms", "Milliseconds in a tick"),
+    ("raft.heartbeat_ticks", "Ticks between heartbeats"),
+    ("raft.election_ticks", "Ticks without a leader before an election; drawn between one and two of these"),
+    ("raft.batch_commands_max", "Commands in one batch at most"),
+    ("raft.batch_bytes_max", "Bytes in one batch at most"),
+    ("raft.batches_in_flight_max", "Batches on their way to the leader's disk at once"),
+    ("raft.lease_reads", "Linearizable reads by the leader's lease: trusts all clocks to run at one speed"),
+    ("log.segment_bytes", "Bytes of a segment file of the log"),
+    ("log.cache_bytes", "Bytes of newest entries kept in memory for followers"),
+    ("log.keep_bytes", "The log is purged down to about this; who lags further gets a snapshot"),
+    ("store.cache_bytes", "Bytes of the store's blocks kept in memory"),
+    ("store.memtable_bytes", "Bytes of writes gathered in memory before they are written out"),
+    ("store.quota_bytes", "The store may grow to this; then writes get NOSPACE. 0: only the disk bounds it"),
+    ("store.reserve_bytes", "Writes get NOSPACE when the disk has less than this left"),
+    ("history.auto_compaction", "Compact history by itself; else only when asked"),
+    ("history.keep_s", "Seconds that a revision is kept"),
+    ("history.keep_revisions", "Revisions that are kept"),
+    ("limits.key_bytes_max", "Bytes of a key"),
+    ("limits.request_bytes_max", "Bytes of a request"),
+    ("limits.txn_operations_max", "Operations of a transaction"),
+    ("limits.response_bytes_max", "Bytes of one answer to a range read"),
+    ("limits.commands_in_flight_max", "Commands under way on this node; more are refused"),
+    ("limits.command_bytes_in_flight_max", "Their bytes"),
+    ("limits.streams_per_connection_max", "Streams that one connection may have open"),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn leaves(prefix: &str, table: &toml::Table, out: &mut Vec<String>) {
+        for (name, value) in table {
+            let path = if prefix.is_empty() { name.clone() } else { format!("{prefix}.{name}") };
+            match value {
+                toml::Value::Table(inner) if path != "cluster" => leaves(&path, inner, out),
+                _ => out.push(path),
+            }
+        }
+    }
+
+    #[test]
+    fn every_setting_is_described() {
+        let table = toml::Table::try_from(Config::default()).unwrap();
+        let mut paths = Vec::new();
+        leaves("", &table, &mut paths);
+        let mut described: Vec<String> = SETTINGS.iter().map(|(path, _)| (*path).to_string()).collect();
+        paths.sort();
+        described.sort();
+        assert_eq!(paths, described);
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_with_its_name() {
+        let refused = |change: fn(&mut Config)| {
+            let mut config = Config::default();
+            change(&mut config);
+            config.check().unwrap_err().to_string()
+        };
+        assert!(refused(|config| config.name.clear()).starts_with("name: is empty"));
+        let other = |config: &mut Config| drop(config.cluster.insert("b".into(), "127.0.0.1:1".into()));
+        assert!(refused(other).contains("does not name this node, \"quoin\", only b"));
+        let elsewhere =
+            |config: &mut Config| drop(config.cluster.insert("quoin".into(), "127.0.0.1:1".into()));
+        assert!(
+            refused(elsewhere)
+                .contains("says 127.0.0.1:1 for this node, whose peer address is 127.0.0.1:2380")
+        );
+        assert!(refused(|config| config.raft.election_ticks = 2).starts_with("raft.election_ticks"));
+        assert_eq!(Config::default().check(), Ok(()));
+    }
+
+    #[test]
+    fn an_unknown_key_is_refused_by_name() {
+        let error = toml::from_str::<Config>("[raft]\ntick = 3").unwrap_err().to_string();
+        assert!(error.contains("unknown field `tick`"), "{error}");
+    }
+}

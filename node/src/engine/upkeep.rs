@@ -4,7 +4,7 @@
 use super::{Engine, Shared, wall_clock};
 use crate::raft::GROUP;
 use parking_lot::{Condvar, Mutex};
-use quoin_core::system::{Alarm, AlarmKind, Operation};
+use quoin_core::system::{self, Alarm, AlarmKind, Operation};
 use quoin_core::{Revision, Stamp, StoreError, history};
 use std::io;
 use std::sync::Arc;
@@ -50,6 +50,7 @@ fn round(shared: &Arc<Shared>, runtime: &tokio::runtime::Handle) -> Result<(), S
     if shared.is_leader() && shared.config.history.auto_compaction {
         compact(shared, runtime)?;
     }
+    introduce(shared, runtime)?;
     purge(shared);
     watch_space(shared, runtime);
     Ok(())
@@ -65,6 +66,27 @@ fn compact(shared: &Arc<Shared>, runtime: &tokio::runtime::Handle) -> Result<(),
     let target = too_many.max(too_old);
     if target > progress.compacted && target.0 > 1 {
         propose(shared, runtime, Operation::Compact(target.0));
+    }
+    Ok(())
+}
+
+/// Tells the cluster this node's name and where clients reach it, when that is not what the member list says.
+fn introduce(shared: &Arc<Shared>, runtime: &tokio::runtime::Handle) -> Result<(), StoreError> {
+    if shared.raft.load().leader == 0 {
+        return Ok(());
+    }
+    let published = shared.published.load_full();
+    let view = quoin_core::View::new(&*published.store, published.progress.sequence);
+    let Some(known) = system::members(view)?.into_iter().find(|member| member.id == shared.id) else {
+        return Ok(());
+    };
+    let present = system::Member {
+        name: shared.config.name.clone(),
+        client_urls: shared.config.client_urls(),
+        ..known.clone()
+    };
+    if present != known {
+        propose(shared, runtime, Operation::SetMember(present));
     }
     Ok(())
 }
