@@ -16,6 +16,6 @@ pub use command::{
 pub use machine::{EXPIRIES_PER_BATCH_MAX, LEASE_TTL_S_MAX, Machine};
 pub use query::{
     Floor, KeyValue, LeaseInfo, RangeReply, Refusal, Reply, Response, change_to_key_value, floor, lease,
-    leases, range, range_bounded, watch_bounds,
+    leases, page, range, range_bounded, watch_bounds,
 };
 pub use txn::check as check_txn;

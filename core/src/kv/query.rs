@@ -219,6 +219,44 @@ pub fn range_bounded(
     Collector::new(request, bytes_max).collect(view, request)
 }
 
+/// Reads the next piece of a range in key order: up to `request.limit` records, and no more once `bytes_max` bytes of
+/// keys and values are gathered. `more` says whether something is left, `count` how many the piece has. Unlike
+/// [`range`] it looks at nothing beyond its piece; sorting and bounds on revisions are not its business.
+///
+/// # Errors
+/// The store failed.
+pub fn page(
+    view: View<'_>,
+    progress: &Progress,
+    request: &Range,
+    bytes_max: usize,
+) -> Result<Result<RangeReply, Refusal>, StoreError> {
+    let view = match request.revision {
+        ..=0 => view,
+        revision => match history::sequence_at(view, progress, Revision(revision as u64))? {
+            Ok(sequence) => view.at(sequence),
+            Err(unavailable) => return Ok(Err(unavailable.into())),
+        },
+    };
+    let limit = usize::try_from(request.limit).ok().filter(|limit| *limit > 0).unwrap_or(usize::MAX);
+    let mut reply = RangeReply::default();
+    let mut bytes = 0;
+    let bounds = Bounds::of(&request.key, &request.range_end);
+    each_record(view, &bounds, Order::Ascending, |store_key, value| {
+        reply.more = reply.kvs.len() >= limit || bytes >= bytes_max;
+        if reply.more {
+            return Ok(false);
+        }
+        let key = record::client_key(&store_key).expect("the bounds lie within the keys' records");
+        let kv = shown_key_value(Record::decode(value)?, key, request);
+        bytes += kv.key.len() + kv.value.len();
+        reply.kvs.push(kv);
+        Ok(true)
+    })?;
+    reply.count = reply.kvs.len() as i64;
+    Ok(Ok(reply))
+}
+
 /// One key: the common case, without a scan.
 fn point(view: View<'_>, request: &Range) -> Result<RangeReply, StoreError> {
     let record = view.get(&record::key(&request.key))?.map(Record::decode).transpose()?;

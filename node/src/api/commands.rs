@@ -86,6 +86,22 @@ pub(crate) fn read_range(
     })
 }
 
+/// Reads a piece of a range, see [`kv::page`], on a thread where it holds up nobody else.
+///
+/// # Errors
+/// A revision that is not to be had, a fault of the store.
+pub(crate) async fn page(
+    view: ReadView,
+    request: kv::Range,
+    bytes_max: usize,
+) -> Result<kv::RangeReply, Status> {
+    let read = move || {
+        let _held = hold(&view, request.revision)?;
+        kv::page(view.view(), view.progress(), &request, bytes_max).map_err(error::store)
+    };
+    off_the_hot_path(read).await??.map_err(error::refused)
+}
+
 /// Keeps what is visible at an old revision from being compacted away under a reader.
 fn hold(view: &ReadView, revision: i64) -> Result<Option<Pin>, Status> {
     let revision = match u64::try_from(revision) {

@@ -52,7 +52,7 @@ const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Clients that end many watches and calls at once reset as many streams, which is no attack up to here.
 const RESETS_PENDING_MAX: usize = 1024;
 /// How long calls under way may take when the node stops.
-const STOP_PATIENCE: Duration = Duration::from_secs(5);
+const STOP_PATIENCE: Duration = Duration::from_secs(2);
 /// How often health is looked at.
 const HEALTH_PERIOD: Duration = Duration::from_millis(250);
 
@@ -114,7 +114,7 @@ fn into_tokio(listener: TcpListener) -> io::Result<tokio::net::TcpListener> {
 }
 
 impl Servers {
-    /// Takes no more calls, ends streams, and waits for calls under way, up to five seconds.
+    /// Takes no more calls, ends streams, and waits for calls under way, up to two seconds.
     pub async fn stop(self) {
         self.health.abort();
         self.http.abort();

@@ -1,10 +1,10 @@
 //! etcd's `KV`: keys and values.
 
 use super::{header, header_at, translate, validate};
-use crate::api::commands::{check_space, kv_operation, range, system_operation};
+use crate::api::commands::{check_space, kv_operation, page, range, system_operation};
 use crate::api::error;
 use crate::engine::{Consistency, Engine, ReadView};
-use quoin_core::kv::{Operation, Response as Done, Txn};
+use quoin_core::kv::{Operation, Refusal, Response as Done, Txn};
 use quoin_core::{kv, system};
 use quoin_proto::etcdserverpb::kv_server;
 use quoin_proto::etcdserverpb::{
@@ -97,6 +97,11 @@ impl kv_server::Kv for Kv {
         let request = request.into_inner();
         validate::txn(&request, self.engine.limits())?;
         let txn = translate::txn(request)?;
+        kv::check_txn(&txn).map_err(|refusal| match refusal {
+            // What else is malformed was found before: only the depth is left.
+            Refusal::Malformed => error::TOO_MANY_OPERATIONS.into(),
+            refusal => error::refused(refusal),
+        })?;
         if writes_values(&txn) {
             check_space(&self.engine)?;
         }
@@ -135,6 +140,8 @@ fn writes_values(txn: &Txn) -> bool {
 
 /// Keys in one message of a range stream at most.
 const KEYS_PER_MESSAGE: usize = 1000;
+/// Bytes of keys and values in one message, about: the key that exceeds it is the last.
+const MESSAGE_BYTES: usize = 1 << 20;
 
 /// Sends a range in pieces. In key order and without bounds on revisions it is also read in pieces, so that memory
 /// stays bounded; otherwise the whole must be sorted or sifted first, within the bound on one answer.
@@ -159,28 +166,27 @@ async fn send_range(
         }
         return send(sender, last).await;
     }
-    // The revision is fixed by the view: a compaction in between cannot take it away.
+    let count = kv::Range { count_only: true, ..request.clone() };
+    last.count = range(engine, view.clone(), count).await?.count;
+    // The pieces are read one after the other: what they show must stay as long as the client takes.
+    let held = view.store().pin(view.progress().sequence).map_err(|_| Status::from(error::COMPACTED))?;
     let mut left = if request.limit > 0 { request.limit } else { i64::MAX };
-    let mut first = true;
-    loop {
+    last.more = true;
+    while last.more && left > 0 {
         request.limit = left.min(KEYS_PER_MESSAGE as i64);
-        let reply = range(engine, view.clone(), request.clone()).await?;
-        if std::mem::take(&mut first) {
-            last.count = reply.count;
-        }
+        let reply = page(view.clone(), request.clone(), MESSAGE_BYTES).await?;
         last.more = reply.more;
-        left -= reply.kvs.len() as i64;
+        left -= reply.count;
         let Some(end) = reply.kvs.last().map(|kv| kv.key.clone()) else { break };
-        send(sender, RangeResponse { kvs: translate::key_values(reply.kvs), ..RangeResponse::default() })
-            .await?;
-        if !last.more || left == 0 {
-            break;
-        }
         request.key = [&end[..], b"\0"].concat().into();
+        let piece = RangeResponse { kvs: translate::key_values(reply.kvs), ..RangeResponse::default() };
+        send(sender, piece).await?;
     }
+    drop(held);
     send(sender, last).await
 }
 
+/// True where the answer comes in key order without leaving keys out.
 fn in_pieces(request: &kv::Range) -> bool {
     let bounds = [
         request.min_mod_revision,
@@ -188,8 +194,8 @@ fn in_pieces(request: &kv::Range) -> bool {
         request.min_create_revision,
         request.max_create_revision,
     ];
-    let key_order = request.sort_order() == kv::SortOrder::None
-        || (request.sort_order() == kv::SortOrder::Ascend && request.sort_target() == kv::SortTarget::Key);
+    let key_order =
+        request.sort_order() != kv::SortOrder::Descend && request.sort_target() == kv::SortTarget::Key;
     key_order && !request.range_end.is_empty() && !request.count_only && bounds == [0; 4]
 }
 

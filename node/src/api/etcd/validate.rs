@@ -1,15 +1,12 @@
-//! etcd's rules for requests, with etcd's errors, before anything reaches the log.
-//!
-//! Two puts of one key, or a put and a deletion of it, may not meet in one run of a transaction. The two branches of a
-//! nested transaction exclude each other, so the same key may stand in both.
+//! etcd's rules for requests, with etcd's errors, before anything reaches the log. That no key is written twice in one
+//! transaction is core's to check ([`quoin_core::kv::check_txn`]): apply checks it too.
 
 use crate::api::error::{self, Known};
 use crate::config::Limits;
 use bytes::Bytes;
 use quoin_proto::etcdserverpb::{
-    DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest, range_request, request_op,
+    DeleteRangeRequest, PutRequest, RangeRequest, TxnRequest, range_request, request_op,
 };
-use std::collections::BTreeSet;
 use tonic::Status;
 
 pub(super) fn range(request: &RangeRequest) -> Result<(), Known> {
@@ -44,8 +41,6 @@ pub(super) fn delete(request: &DeleteRangeRequest) -> Result<(), Known> {
 /// Checks a transaction with all that is nested in it.
 pub(super) fn txn(request: &TxnRequest, limits: &Limits) -> Result<(), Status> {
     shape(request, limits.txn_operations_max)?;
-    writes(&request.success)?;
-    writes(&request.failure)?;
     let mut keys = KeyLengths { longest: 0 };
     keys.txn(request);
     key_length(keys.longest, limits)
@@ -83,65 +78,6 @@ fn shape(request: &TxnRequest, operations_max: usize) -> Result<(), Known> {
     Ok(())
 }
 
-/// What one run of a list of operations may write.
-#[derive(Default)]
-struct Writes<'a> {
-    puts: BTreeSet<&'a [u8]>,
-    deletions: Vec<(&'a [u8], &'a [u8])>,
-}
-
-impl<'a> Writes<'a> {
-    fn deletes(&self, key: &[u8]) -> bool {
-        self.deletions.iter().any(|(from, end)| covers(from, end, key))
-    }
-
-    fn add_put(&mut self, key: &'a [u8]) -> Result<(), Known> {
-        if self.deletes(key) || !self.puts.insert(key) { Err(error::DUPLICATE_KEY) } else { Ok(()) }
-    }
-
-    /// Takes in what a nested transaction may write, which must not meet what is written beside it.
-    fn add_nested(&mut self, success: Self, failure: Self) -> Result<(), Known> {
-        for key in &success.puts {
-            self.add_put(key)?;
-        }
-        for key in failure.puts.difference(&success.puts) {
-            self.add_put(key)?;
-        }
-        self.deletions.extend(success.deletions);
-        self.deletions.extend(failure.deletions);
-        Ok(())
-    }
-}
-
-fn covers(from: &[u8], end: &[u8], key: &[u8]) -> bool {
-    match end {
-        [] => key == from,
-        [0] => key >= from,
-        end => (from..end).contains(&key),
-    }
-}
-
-fn writes(operations: &[RequestOp]) -> Result<Writes<'_>, Known> {
-    let mut found = Writes::default();
-    let requests = || operations.iter().filter_map(|operation| operation.request.as_ref());
-    for request in requests() {
-        if let request_op::Request::RequestDeleteRange(request) = request {
-            found.deletions.push((&request.key, &request.range_end));
-        }
-    }
-    for request in requests() {
-        if let request_op::Request::RequestTxn(request) = request {
-            found.add_nested(writes(&request.success)?, writes(&request.failure)?)?;
-        }
-    }
-    for request in requests() {
-        if let request_op::Request::RequestPut(request) = request {
-            found.add_put(&request.key)?;
-        }
-    }
-    Ok(found)
-}
-
 /// Finds the longest key of a transaction.
 struct KeyLengths {
     longest: usize,
@@ -169,7 +105,7 @@ impl KeyLengths {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use quoin_proto::etcdserverpb::Compare;
+    use quoin_proto::etcdserverpb::{Compare, RequestOp};
     use request_op::Request;
     use tonic::Code;
 
@@ -196,31 +132,6 @@ mod tests {
     fn check(success: Vec<RequestOp>) -> Result<(), (Code, String)> {
         let request = TxnRequest { success, ..Default::default() };
         txn(&request, &Limits::default()).map_err(|status| (status.code(), status.message().to_owned()))
-    }
-
-    fn duplicate() -> Result<(), (Code, String)> {
-        Err((Code::InvalidArgument, "etcdserver: duplicate key given in txn request".into()))
-    }
-
-    #[test]
-    fn no_key_is_written_twice() {
-        assert_eq!(check(vec![put_of("a"), put_of("b")]), Ok(()));
-        assert_eq!(check(vec![put_of("a"), put_of("a")]), duplicate());
-        assert_eq!(check(vec![put_of("a"), deletion("a", b"")]), duplicate());
-        assert_eq!(check(vec![put_of("b"), deletion("a", b"c")]), duplicate());
-        assert_eq!(check(vec![put_of("c"), deletion("a", b"c")]), Ok(()));
-        assert_eq!(check(vec![put_of("z"), deletion("a", b"\0")]), duplicate());
-        assert_eq!(check(vec![deletion("a", b"c"), deletion("b", b"d")]), Ok(()));
-    }
-
-    #[test]
-    fn branches_of_a_nested_transaction_exclude_each_other_and_nothing_beside_it() {
-        assert_eq!(check(vec![nested(vec![put_of("a")], vec![put_of("a")])]), Ok(()));
-        assert_eq!(check(vec![put_of("a"), nested(vec![], vec![put_of("a")])]), duplicate());
-        assert_eq!(check(vec![deletion("a", b""), nested(vec![put_of("a")], vec![])]), duplicate());
-        assert_eq!(check(vec![put_of("a"), nested(vec![deletion("a", b"")], vec![])]), duplicate());
-        let twice = vec![nested(vec![put_of("a")], vec![]), nested(vec![], vec![put_of("a")])];
-        assert_eq!(check(twice), duplicate());
     }
 
     #[test]

@@ -10,7 +10,7 @@
 //! the hub nothing.
 
 use super::feed::{self, Control, Feed};
-use super::header;
+use super::{header, signed};
 use crate::api::changes::interest;
 use crate::api::{Life, error, inbound};
 use crate::engine::Engine;
@@ -130,28 +130,37 @@ impl Stream {
 
     async fn create(&mut self, request: pb::WatchCreateRequest) {
         while self.feeds.try_join_next().is_some() {}
-        let newest = self.engine.hub().newest();
+        let progress = *self.engine.latest().progress();
+        let newest = progress.revision.max(self.engine.hub().newest());
+        let header = Some(header(&self.engine, newest));
+        let answer = |id| pb::WatchResponse { header, watch_id: id, ..Default::default() };
         let id = match self.admit(&request) {
             Ok(id) => id,
-            Err(reason) => {
-                self.send(pb::WatchResponse {
-                    header: Some(header(&self.engine, newest)),
-                    watch_id: NO_WATCH,
-                    created: true,
-                    canceled: true,
-                    cancel_reason: reason,
-                    ..Default::default()
-                })
-                .await;
-                return;
+            Err(cancel_reason) => {
+                let refused = answer(NO_WATCH);
+                let refused = pb::WatchResponse { created: true, canceled: true, cancel_reason, ..refused };
+                return self.send(refused).await;
             }
         };
-        // As in etcd, an empty key is the smallest one.
-        let key = if request.key.is_empty() { Bytes::from_static(b"\0") } else { request.key };
+        self.send(pb::WatchResponse { created: true, ..answer(id) }).await;
         let from = match u64::try_from(request.start_revision) {
             Ok(revision) if revision > 0 => Revision(revision),
             _ => newest.next(),
         };
+        // What is compacted may still be in memory here; what can be watched must not depend on the replica.
+        if from < progress.compacted {
+            let compact_revision = signed(progress.compacted.0);
+            let cancel_reason = error::COMPACTED.text().to_owned();
+            let ended = answer(id);
+            let ended = pb::WatchResponse { canceled: true, compact_revision, cancel_reason, ..ended };
+            return self.send(ended).await;
+        }
+        self.start(id, from, request);
+    }
+
+    fn start(&mut self, id: i64, from: Revision, request: pb::WatchCreateRequest) {
+        // As in etcd, an empty key is the smallest one.
+        let key = if request.key.is_empty() { Bytes::from_static(b"\0") } else { request.key };
         let watcher = self.engine.hub().watch(interest(&key, &request.range_end), from);
         let filtered = |filter: FilterType| request.filters.contains(&filter.into());
         let options = feed::Options {
@@ -162,13 +171,6 @@ impl Stream {
             fragment: request.fragment,
             progress: request.progress_notify,
         };
-        let created = pb::WatchResponse {
-            header: Some(header(&self.engine, newest)),
-            watch_id: id,
-            created: true,
-            ..Default::default()
-        };
-        self.send(created).await;
         let (control, commands) = mpsc::channel(1);
         let feed = Feed::new(self.engine.clone(), options, watcher, self.responses.clone());
         self.feeds.spawn(feed.run(commands));
