@@ -495,3 +495,42 @@ pub fn watch_bounds(key: &[u8], range_end: &[u8]) -> (Bytes, Option<Bytes>) {
     let Bounds { from, to } = Bounds::of(key, range_end);
     (from.into(), to.map(Bytes::from))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kv::{Operation, Put};
+    use crate::store::MemoryStore;
+    use crate::{Batch, Index, Machines, Term};
+
+    #[test]
+    fn pages_are_bounded_in_records_and_bytes_and_miss_nothing() {
+        let store = MemoryStore::new();
+        let mut machines = Machines::open(&store).expect("an empty store");
+        let put = |key: &str| Put {
+            key: Bytes::copy_from_slice(key.as_bytes()),
+            value: vec![b'v'; 10].into(),
+            ..Put::default()
+        };
+        let keys: Vec<String> = (0..7).map(|number| format!("k{number}")).collect();
+        let commands: Vec<_> = keys.iter().map(|key| Operation::Put(put(key)).into_command()).collect();
+        let next = machines.progress().index.next();
+        let payload = Batch::encode(Stamp(1), &commands);
+        machines.apply(&store, Index(next.0), Term(1), payload).expect("a memory store does not fail");
+        let progress = machines.progress();
+        let view = View::new(&store, progress.sequence);
+        // Twelve bytes a record: the third one exceeds 25.
+        for (limit, bytes_max, lengths) in [(2, usize::MAX, vec![2, 2, 2, 1]), (0, 25, vec![3, 3, 1])] {
+            let mut request = Range { key: "k".into(), range_end: "l".into(), limit, ..Range::default() };
+            let mut found = Vec::new();
+            for (place, length) in lengths.iter().enumerate() {
+                let page = page(view, &progress, &request, bytes_max).expect("store").expect("no refusal");
+                assert_eq!((page.kvs.len(), page.count), (*length, *length as i64));
+                assert_eq!(page.more, place + 1 < lengths.len());
+                found.extend(page.kvs.into_iter().map(|kv| kv.key));
+                request.key = [&found[found.len() - 1][..], b"\0"].concat().into();
+            }
+            assert_eq!(found, keys);
+        }
+    }
+}
