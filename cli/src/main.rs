@@ -1,5 +1,6 @@
 //! `quoin`: the one binary. This file says what can be asked; the modules do it.
 
+mod bench;
 mod playground;
 mod serve;
 mod settings;
@@ -42,6 +43,9 @@ enum Command {
     Dev(Settings),
     /// Run a cluster of processes on loopback until Ctrl-C
     Playground(playground::Playground),
+    /// Measure
+    #[command(subcommand)]
+    Bench(bench::Bench),
     /// Look at settings
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -81,6 +85,7 @@ fn run(command: Command) -> Result<()> {
         Command::Serve(settings) => block_on(serve::serve(settings.resolve()?)),
         Command::Dev(settings) => block_on(serve::dev(settings.resolve()?)),
         Command::Playground(playground) => block_on(playground::run(playground)),
+        Command::Bench(bench) => block_on(bench::run(bench)),
         Command::Config(ConfigCommand::Check { file }) => {
             Settings::of_file(file.clone()).resolve()?;
             writeln!(std::io::stdout(), "{} is good", file.display())?;

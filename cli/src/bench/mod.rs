@@ -1,0 +1,153 @@
+//! `quoin bench`: the load generator. It speaks etcd's API, so it measures etcd with the very same client.
+//!
+//! `load.rs` makes the load and keeps the time (`stream.rs` over streams), `targets.rs` is what one operation does, `machine.rs` reads what
+//! the machine did meanwhile, `report.rs` shows it.
+
+mod load;
+mod machine;
+mod report;
+mod stream;
+mod targets;
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::{Args, Subcommand, ValueEnum};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// What is measured.
+#[derive(Subcommand)]
+pub(crate) enum Bench {
+    /// Keys, over etcd's API or quoin.kv.v1, against any endpoints that speak it
+    Kv(KvBench),
+}
+
+/// A run over keys.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct KvBench {
+    /// What is done
+    #[arg(value_enum, required = true)]
+    cases: Vec<Case>,
+    /// Where the servers are: HOST:PORT,...
+    #[arg(long, value_delimiter = ',', default_value = "127.0.0.1:2379", conflicts_with = "endpoints_file")]
+    endpoints: Vec<String>,
+    /// Where the servers are, as `quoin playground` writes it; their processes' CPU time is measured too
+    #[arg(long, value_name = "FILE")]
+    endpoints_file: Option<PathBuf>,
+    /// Which of the servers get the load
+    #[arg(long, value_enum, default_value_t = Target::Leader)]
+    target: Target,
+    /// Clients, each with one request under way (streams: requests under way on a stream)
+    #[arg(long, default_value_t = 64)]
+    clients: usize,
+    /// Connections that the clients share
+    #[arg(long, default_value_t = 16)]
+    connections: usize,
+    /// Seconds that are measured
+    #[arg(long, default_value_t = 10.0)]
+    seconds: f64,
+    /// Seconds before them
+    #[arg(long, default_value_t = 2.0)]
+    warm_up: f64,
+    /// Requests per second, started on time whether or not others are answered; without it, as many as go
+    #[arg(long)]
+    rate: Option<f64>,
+    /// Different keys
+    #[arg(long, default_value_t = 100_000)]
+    keys: u64,
+    /// Bytes of a value
+    #[arg(long, default_value_t = 1024)]
+    value_bytes: usize,
+    /// Processes whose CPU time is measured
+    #[arg(long, value_delimiter = ',')]
+    server_pids: Vec<u32>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// One kind of load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Case {
+    /// Write a random key
+    Put,
+    /// Read a random written key, linearizable
+    GetLinearizable,
+    /// Read a random written key from the replica's own state
+    GetLocal,
+    /// Delete a random written key
+    Delete,
+    /// Seven reads of written keys to one write
+    MixExisting,
+    /// Seven reads of absent keys to one write
+    MixAbsent,
+    /// Write over a bidirectional stream of quoin.kv.v1
+    StreamPut,
+    /// Read over a bidirectional stream of quoin.kv.v1
+    StreamGet,
+}
+
+/// Which servers get the load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Target {
+    Leader,
+    Followers,
+    All,
+}
+
+#[derive(serde::Deserialize)]
+struct EndpointsFile {
+    grpc: Vec<String>,
+    pids: Vec<u32>,
+}
+
+/// Runs all cases, one after the other.
+pub(crate) async fn run(bench: Bench) -> Result<()> {
+    let Bench::Kv(mut options) = bench;
+    if let Some(file) = &options.endpoints_file {
+        let text = std::fs::read(file).with_context(|| format!("reading {}", file.display()))?;
+        let file: EndpointsFile = serde_json::from_slice(&text).context("the endpoints file")?;
+        options.endpoints = file.grpc;
+        options.server_pids = file.pids;
+    }
+    options.check()?;
+    let endpoints = targets::choose(&options.endpoints, options.target).await?;
+    let mut results = Vec::new();
+    for case in &options.cases {
+        let result = measure(*case, &endpoints, &options).await?;
+        if !options.json {
+            report::print_row(&result, results.is_empty())?;
+        }
+        results.push(result);
+    }
+    if options.json {
+        report::print_json(&results)?;
+    }
+    Ok(())
+}
+
+impl KvBench {
+    fn check(&self) -> Result<()> {
+        ensure!(self.clients > 0 && self.connections > 0, "--clients and --connections must be above 0");
+        ensure!(self.keys > 0, "--keys must be above 0");
+        ensure!(self.seconds > 0.0, "--seconds must be above 0");
+        if let Some(rate) = self.rate
+            && rate <= 0.0
+        {
+            bail!("--rate {rate} must be above 0");
+        }
+        Ok(())
+    }
+}
+
+async fn measure(case: Case, endpoints: &[String], options: &KvBench) -> Result<report::Outcome> {
+    let connections = targets::connect(endpoints, options.connections).await?;
+    let plan = targets::Plan::new(case, options.keys, options.value_bytes);
+    if plan.reads_written_keys() {
+        targets::fill(&connections, &plan).await.context("writing the keys that will be read")?;
+    }
+    let warm_up = Duration::from_secs_f64(options.warm_up);
+    let seconds = Duration::from_secs_f64(options.seconds);
+    let run = load::Run { clients: options.clients, rate: options.rate, warm_up, measured: seconds };
+    let counted = load::run(&run, &connections, &plan, &options.server_pids).await?;
+    Ok(report::Outcome::new(case, options, counted))
+}
