@@ -1,6 +1,7 @@
 //! `quoin`: the one binary. This file says what can be asked; the modules do it.
 
 mod bench;
+mod demo;
 mod playground;
 mod serve;
 mod settings;
@@ -43,6 +44,12 @@ enum Command {
     Dev(Settings),
     /// Run a cluster of processes on loopback until Ctrl-C
     Playground(playground::Playground),
+    /// Three replicas, a real job, and what it took
+    Demo {
+        /// End after the job instead of serving until Ctrl-C
+        #[arg(long)]
+        once: bool,
+    },
     /// Measure
     #[command(subcommand)]
     Bench(bench::Bench),
@@ -85,6 +92,7 @@ fn run(command: Command) -> Result<()> {
         Command::Serve(settings) => block_on(serve::serve(settings.resolve()?)),
         Command::Dev(settings) => block_on(serve::dev(settings.resolve()?)),
         Command::Playground(playground) => block_on(playground::run(playground)),
+        Command::Demo { once } => block_on(demo::run(once)),
         Command::Bench(bench) => block_on(bench::run(bench)),
         Command::Config(ConfigCommand::Check { file }) => {
             Settings::of_file(file.clone()).resolve()?;

@@ -53,6 +53,7 @@ pub(crate) struct Endpoints {
 
 /// Replica processes, ended when dropped.
 pub(crate) struct Running {
+    playground: Playground,
     children: Vec<Child>,
     pub(crate) endpoints: Endpoints,
 }
@@ -93,6 +94,7 @@ impl Playground {
         let addresses =
             |offset| (0..self.replicas).map(|replica| self.address(replica, offset).to_string()).collect();
         let mut running = Running {
+            playground: self.clone(),
             children: Vec::new(),
             endpoints: Endpoints {
                 grpc: addresses(0),
@@ -149,6 +151,21 @@ impl Running {
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         }
+        Ok(())
+    }
+
+    /// Kills a replica as a crash would.
+    pub(crate) fn kill(&mut self, place: usize) -> Result<()> {
+        self.children[place].kill().and_then(|()| self.children[place].wait()).context("killing a replica")?;
+        Ok(())
+    }
+
+    /// Starts a replica again that has ended.
+    pub(crate) fn restart(&mut self, place: usize) -> Result<()> {
+        let replica = place as u16;
+        let child = spawn(&self.playground.arguments(replica), &self.playground.dir, replica)?;
+        self.endpoints.pids[place] = child.id();
+        self.children[place] = child;
         Ok(())
     }
 
