@@ -39,7 +39,11 @@ pub(crate) async fn run(once: bool) -> Result<()> {
     let rows = job.context("the job failed")?;
     print(&rows)?;
     if !once {
-        writeln!(out, "\nStill serving. Try:  etcdctl --endpoints {} get --prefix demo/ --limit 3", running.endpoints.grpc.join(","))?;
+        writeln!(
+            out,
+            "\nStill serving. Try:  etcdctl --endpoints {} get --prefix demo/ --limit 3",
+            running.endpoints.grpc.join(",")
+        )?;
         writeln!(out, "Stop with Ctrl-C.")?;
         tokio::signal::ctrl_c().await?;
     }
@@ -49,7 +53,9 @@ pub(crate) async fn run(once: bool) -> Result<()> {
 /// Ports that nobody has, for three replicas: asked of the system, so that two demos do not meet.
 fn free_port_base() -> Result<u16> {
     for base in (20_000..60_000).step_by(100).skip(std::process::id() as usize % 300) {
-        let free = |replica: u16, offset| std::net::TcpListener::bind(("127.0.0.1", base + replica * 10 + offset)).is_ok();
+        let free = |replica: u16, offset| {
+            std::net::TcpListener::bind(("127.0.0.1", base + replica * 10 + offset)).is_ok()
+        };
         if (0..3).all(|replica| (0..3).all(|offset| free(replica, offset))) {
             return Ok(base);
         }
@@ -186,7 +192,8 @@ async fn watch(channel: Channel) -> Result<tonic::Streaming<etcd::WatchResponse>
         range_end: Bytes::from_static(b"demo0"),
         ..Default::default()
     };
-    let request = etcd::WatchRequest { request_union: Some(etcd::watch_request::RequestUnion::CreateRequest(create)) };
+    let request =
+        etcd::WatchRequest { request_union: Some(etcd::watch_request::RequestUnion::CreateRequest(create)) };
     let outgoing = tokio_stream::iter([request]);
     // The stream stays open for as long as its requests may still come.
     let outgoing = tokio_stream::StreamExt::chain(outgoing, tokio_stream::pending());
@@ -215,7 +222,8 @@ async fn streamed_puts(channel: &Channel) -> Result<Row> {
     const IN_FLIGHT: u32 = 512;
     let begun = Instant::now();
     let (requests, outgoing) = tokio::sync::mpsc::channel(4);
-    let mut results = QuoinKvClient::new(channel.clone()).stream(ReceiverStream::new(outgoing)).await?.into_inner();
+    let mut results =
+        QuoinKvClient::new(channel.clone()).stream(ReceiverStream::new(outgoing)).await?.into_inner();
     let value = value();
     let operation = |number: u32| quoin::TaggedOperation {
         id: number.into(),
@@ -266,7 +274,12 @@ async fn transfers(channel: &Channel) -> Result<Row> {
     let (left, _) = counter(&mut kv, "demo-a").await?;
     let (moved, _) = counter(&mut kv, "demo-b").await?;
     ensure!((left, moved) == (0, TRANSFERS), "{left} left and {moved} moved of {TRANSFERS}");
-    Ok(Row::new("compare-and-write transactions, one client", TRANSFERS, begun, format!("{conflicts} conflicts")))
+    Ok(Row::new(
+        "compare-and-write transactions, one client",
+        TRANSFERS,
+        begun,
+        format!("{conflicts} conflicts"),
+    ))
 }
 
 async fn counter(kv: &mut KvClient<Channel>, name: &'static str) -> Result<(u64, i64)> {
@@ -293,7 +306,10 @@ fn set(key: &'static str, value: u64) -> etcd::RequestOp {
 /// A key that lives as long as its lease.
 async fn lease(channel: &Channel) -> Result<Row> {
     let begun = Instant::now();
-    let lease = LeaseClient::new(channel.clone()).lease_grant(etcd::LeaseGrantRequest { ttl: 1, id: 0 }).await?.into_inner();
+    let lease = LeaseClient::new(channel.clone())
+        .lease_grant(etcd::LeaseGrantRequest { ttl: 1, id: 0 })
+        .await?
+        .into_inner();
     let mut kv = KvClient::new(channel.clone());
     let put = etcd::PutRequest { key: "demo-lease".into(), lease: lease.id, ..Default::default() };
     kv.put(put).await?;

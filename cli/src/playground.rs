@@ -156,7 +156,10 @@ impl Running {
 
     /// Kills a replica as a crash would.
     pub(crate) fn kill(&mut self, place: usize) -> Result<()> {
-        self.children[place].kill().and_then(|()| self.children[place].wait()).context("killing a replica")?;
+        self.children[place]
+            .kill()
+            .and_then(|()| self.children[place].wait())
+            .context("killing a replica")?;
         Ok(())
     }
 

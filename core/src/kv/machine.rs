@@ -11,6 +11,7 @@ use super::command::{
     txn_operation::Step,
 };
 use super::query::{self, Bounds, Refusal, Reply, Response};
+use super::recent::{Previous, Recent};
 use super::record::{self, Expiring, Lease, Record};
 use crate::store::{Order, StoreError, View};
 use crate::tx::Tx;
@@ -42,6 +43,7 @@ pub struct Machine {
     expiries_from: u64,
     /// The first entry's deadline, or earlier; `None` where there are no entries.
     next_deadline: Option<u64>,
+    recent: Recent,
 }
 
 impl Machine {
@@ -55,7 +57,7 @@ impl Machine {
             Some((key, _)) => Some(record::read_expiry(&key)?.0),
             None => None,
         };
-        Ok(Self { expiries_from: next_deadline.unwrap_or(0), next_deadline })
+        Ok(Self { expiries_from: next_deadline.unwrap_or(0), next_deadline, recent: Recent::default() })
     }
 
     /// When the next lease or key may expire; never later than it does.
@@ -96,17 +98,41 @@ impl Machine {
 
     fn put(&mut self, tx: &mut Tx<'_>, put: Put) -> Result<Response, StoreError> {
         let store_key = Bytes::from(record::key(&put.key));
-        let previous = tx.get(&store_key)?.map(Record::decode).transpose()?;
-        let next = successor(tx, &put, previous.as_ref());
-        self.attach(tx, &put.key, previous.as_ref().map_or(0, |record| record.lease), next.lease);
-        if let Some((deadline, _)) =
-            next.expires.filter(|_| next.expires != previous.as_ref().and_then(|r| r.expires))
+        let whole = put.prev_kv || put.ignore_value || put.keep_metadata;
+        let (previous, record) = self.previous(tx, &store_key, &put.key, whole)?;
+        let next = successor(tx, &put, previous, record.as_ref());
+        self.attach(tx, &put.key, previous.map_or(0, |previous| previous.lease), next.lease);
+        if let Some((deadline, _)) = next.expires
+            && next.expires != previous.and_then(|previous| previous.expires)
         {
             self.expect_expiry(tx, deadline, &Expiring::Key(put.key.clone()));
         }
+        self.recent.note(&put.key, Some(Previous::of(&next)));
         tx.change(store_key, Some(next.encode()));
-        let shown = previous.filter(|_| put.prev_kv);
+        let shown = record.filter(|_| put.prev_kv);
         Ok(Response::Put(shown.map(|record| record.into_key_value(put.key))))
+    }
+
+    /// What a write replaces; the whole record only where it is wanted or had to be read.
+    fn previous(
+        &self,
+        tx: &Tx<'_>,
+        store_key: &[u8],
+        key: &[u8],
+        whole: bool,
+    ) -> Result<(Option<Previous>, Option<Record>), StoreError> {
+        if !whole && let Some(remembered) = self.recent.get(key) {
+            return Ok((remembered, None));
+        }
+        let record = tx.get(store_key)?.map(Record::decode).transpose()?;
+        Ok((record.as_ref().map(Previous::of), record))
+    }
+
+    /// Deletes one key's record, which has `lease`.
+    fn remove(&mut self, tx: &mut Tx<'_>, store_key: Bytes, key: &[u8], lease: i64) {
+        self.attach(tx, key, lease, 0);
+        self.recent.note(key, None);
+        tx.change(store_key, None);
     }
 
     fn attach(&mut self, tx: &mut Tx<'_>, key: &[u8], from: i64, to: i64) {
@@ -128,8 +154,7 @@ impl Machine {
         let mut prev_kvs = Vec::new();
         let mut deleted = 0;
         for (store_key, key, record) in query::records(tx.view(), &bounds)? {
-            self.attach(tx, &key, record.lease, 0);
-            tx.change(store_key, None);
+            self.remove(tx, store_key, &key, record.lease);
             deleted += 1;
             if delete.prev_kv {
                 prev_kvs.push(record.into_key_value(key));
@@ -198,8 +223,8 @@ impl Machine {
         let attached: Result<Vec<_>, _> =
             tx.view().scan_prefix(&record::attachments(id), Order::Ascending).collect();
         for (attachment, _) in attached? {
-            tx.delete(&attachment);
-            tx.change(record::key(&record::attached_key(&attachment)).into(), None);
+            let key = record::attached_key(&attachment);
+            self.remove(tx, record::key(&key).into(), &key, id);
         }
         Ok(Ok(Response::Revoked))
     }
@@ -259,8 +284,7 @@ impl Machine {
         let Some(record) = tx.get(&store_key)?.map(Record::decode).transpose()? else { return Ok(()) };
         // Written since with another time to live, or none: then another entry stands for it, or none.
         if record.expires.is_some_and(|(stands, _)| stands.0 == deadline) {
-            self.attach(tx, key, record.lease, 0);
-            tx.change(store_key, None);
+            self.remove(tx, store_key, key, record.lease);
         }
         Ok(())
     }
@@ -282,11 +306,11 @@ fn after(stamp: Stamp, ms: u64) -> Stamp {
     Stamp(stamp.0.saturating_add(ms))
 }
 
-/// The record that a put leaves behind.
-fn successor(tx: &Tx<'_>, put: &Put, previous: Option<&Record>) -> Record {
+/// The record that a put leaves behind, in place of `previous`; `record` is there where the put keeps some of it.
+fn successor(tx: &Tx<'_>, put: &Put, previous: Option<Previous>, record: Option<&Record>) -> Record {
     let revision = tx.next_revision().0;
     let stamp = tx.stamp();
-    let ttl_before = previous.and_then(|record| record.expires);
+    let ttl_before = previous.and_then(|previous| previous.expires);
     let expires = match put.ttl {
         Some(Ttl::Milliseconds(ms)) => Some((after(stamp, ms), ms)),
         Some(Ttl::At(at)) => Some((Stamp(at), at.saturating_sub(stamp.0))),
@@ -294,17 +318,24 @@ fn successor(tx: &Tx<'_>, put: &Put, previous: Option<&Record>) -> Record {
         Some(Ttl::Restart(true)) => ttl_before.map(|(_, ms)| (after(stamp, ms), ms)),
         Some(Ttl::Keep(false) | Ttl::Restart(false)) | None => None,
     };
-    let of_previous = |wanted: bool| previous.filter(|_| wanted);
+    let lease = previous.filter(|_| put.ignore_lease).map_or(put.lease, |previous| previous.lease);
+    let metadata = match record {
+        Some(record) if put.keep_metadata => record.metadata.clone(),
+        _ => put.metadata.clone(),
+    };
+    let value = match record {
+        Some(record) if put.ignore_value => record.value.clone(),
+        _ => put.value.clone(),
+    };
     Record {
-        create_revision: previous.map_or(revision, |record| record.create_revision),
+        create_revision: previous.map_or(revision, |previous| previous.create_revision),
         mod_revision: revision,
-        version: previous.map_or(1, |record| record.version + 1),
+        version: previous.map_or(1, |previous| previous.version + 1),
         updated: stamp,
-        lease: of_previous(put.ignore_lease).map_or(put.lease, |record| record.lease),
+        lease,
         expires,
-        metadata: of_previous(put.keep_metadata)
-            .map_or_else(|| put.metadata.clone(), |record| record.metadata.clone()),
-        value: of_previous(put.ignore_value).map_or_else(|| put.value.clone(), |record| record.value.clone()),
+        metadata,
+        value,
     }
 }
 

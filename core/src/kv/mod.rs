@@ -6,6 +6,7 @@
 mod command;
 mod machine;
 mod query;
+mod recent;
 mod record;
 mod txn;
 
