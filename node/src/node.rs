@@ -321,7 +321,7 @@ fn found(config: &Config, store: &LsmStore) -> Result<(), StartError> {
         })
         .collect();
     let mut configuration = ConfState::default();
-    configuration.voters = members.iter().map(|member| member.id).collect();
+    configuration.set_voters(members.iter().map(|member| member.id).collect());
     machines::found(store, encode_configuration(&configuration), &members);
     store.batch_applied(machines::FOUNDING_INDEX)?;
     store.flush()?;

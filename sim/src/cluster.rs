@@ -123,7 +123,7 @@ impl World {
             self.inject_faults()?;
         }
         self.restart_due()?;
-        if self.now_ms % TICK_MS == 0 {
+        if self.now_ms.is_multiple_of(TICK_MS) {
             for running in self.nodes.iter_mut().filter_map(|node| node.running.as_mut()) {
                 running.replica.tick();
                 let ticks = running.replica.ticks();
@@ -178,7 +178,7 @@ impl World {
         let Some(running) = &self.nodes[place].running else { return Ok(()) };
         let index = running.applier.progress().index.0;
         self.report.last_index = self.report.last_index.max(index);
-        if index % 8 != 0 {
+        if !index.is_multiple_of(8) {
             return Ok(());
         }
         let mut hash = 0xcbf2_9ce4_8422_2325;

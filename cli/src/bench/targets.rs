@@ -144,8 +144,8 @@ impl Worker {
             Case::GetLinearizable => self.get(key, false, true).await,
             Case::GetLocal => self.get(key, true, true).await,
             Case::Delete => self.delete(key).await,
-            Case::MixExisting if self.random.next() % MIX > 0 => self.get(key, false, true).await,
-            Case::MixAbsent if self.random.next() % MIX > 0 => {
+            Case::MixExisting if !self.random.next().is_multiple_of(MIX) => self.get(key, false, true).await,
+            Case::MixAbsent if !self.random.next().is_multiple_of(MIX) => {
                 let absent = Bytes::from([&b"absent/"[..], &key].concat());
                 self.get(absent, false, false).await
             }
@@ -163,7 +163,7 @@ impl Worker {
     async fn get(&mut self, key: Bytes, serializable: bool, must_be_there: bool) -> Result<()> {
         let reply = self.kv.range(RangeRequest { key, serializable, ..RangeRequest::default() }).await?;
         ensure!(
-            !reply.get_ref().kvs.is_empty() == must_be_there,
+            reply.get_ref().kvs.is_empty() != must_be_there,
             "a key is there or not, against expectation"
         );
         Ok(())

@@ -4,6 +4,11 @@
 //! (what is durable), `message.rs` (what replicas say), `transport.rs` (how it gets there). Only this folder
 //! names the `raft` crate's protocol; the threads that drive it are in `engine/`.
 
+#![allow(
+    clippy::field_reassign_with_default,
+    reason = "the library's messages are made empty and then set, field by field"
+)]
+
 pub mod log;
 pub mod message;
 pub mod replica;

@@ -265,11 +265,12 @@ impl Watcher {
     pub fn position(&self) -> Revision {
         let newest = self.hub.newest.load(SeqCst);
         let pending = match (self.examine_from, self.mark.revision.load(SeqCst)) {
-            (0, 0) => return Revision(newest.max(self.taken)),
+            // A watch of the future has taken nothing yet of what is to come.
+            (0, 0) => return Revision(newest),
             (0, revision) | (revision, 0) => revision,
             (one, other) => one.min(other),
         };
-        Revision((pending - 1).max(self.taken).min(newest.max(self.taken)))
+        Revision((pending - 1).max(self.taken).min(newest))
     }
 
     /// Whether everything up to the newest revision was returned.
@@ -287,16 +288,16 @@ impl Watcher {
     }
 
     async fn examine(&self, from: u64, newest: u64) -> Result<Piece, WatchEnd> {
-        if let Some(piece) = self.from_ring(from, newest) {
+        if let Some(piece) = self.read_ring(from, newest) {
             return Ok(piece);
         }
         let (source, interest) = (Arc::clone(&self.hub.source), Arc::clone(&self.interest));
-        let reading = tokio::task::spawn_blocking(move || from_history(&*source, &interest, from, newest));
+        let reading = tokio::task::spawn_blocking(move || read_history(&*source, &interest, from, newest));
         // The runtime drops blocking work only when it ends itself.
         reading.await.unwrap_or(Err(WatchEnd::Stopped))
     }
 
-    fn from_ring(&self, from: u64, newest: u64) -> Option<Piece> {
+    fn read_ring(&self, from: u64, newest: u64) -> Option<Piece> {
         let ring = self.hub.ring.read();
         let mut gathered = Gathered::default();
         let mut examined_to = newest;
@@ -336,7 +337,7 @@ impl Gathered {
     }
 }
 
-fn from_history(source: &dyn Source, interest: &Interest, from: u64, newest: u64) -> Result<Piece, WatchEnd> {
+fn read_history(source: &dyn Source, interest: &Interest, from: u64, newest: u64) -> Result<Piece, WatchEnd> {
     let (store, progress, _pin) = source.latest();
     check_compacted(&progress, from)?;
     let view = View::new(&*store, progress.sequence);

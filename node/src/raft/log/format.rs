@@ -164,12 +164,12 @@ fn encode_body(out: &mut Vec<u8>, record: &Stored) -> Option<Bytes> {
     None
 }
 
+/// The records of a block, each with its place from the block's start, and the block's length.
+type Decoded = (Vec<(usize, Stored)>, usize);
+
 /// Takes a block apart: its records with their places from the block's start, and its length. `Ok(None)` where
 /// the segment ends (zeros); `Err` where there is something that is no whole block.
-pub(super) fn decode_block(
-    bytes: &Bytes,
-    number: u64,
-) -> Result<Option<(Vec<(usize, Stored)>, usize)>, &'static str> {
+pub(super) fn decode_block(bytes: &Bytes, number: u64) -> Result<Option<Decoded>, &'static str> {
     let Some(mut header) = bytes.get(..BLOCK_HEADER) else { return Ok(None) };
     let (length, count, crc) = (header.get_u32_le() as usize, header.get_u32_le(), header.get_u32_le());
     if length == 0 && count == 0 && crc == 0 {

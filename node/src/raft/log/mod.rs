@@ -527,17 +527,19 @@ impl Cache {
         // An overwritten suffix: with one group it is at the end; with several it may stay until it falls off,
         // and is told apart by its term.
         while self.entries.back().is_some_and(|(last, old)| *last == group && old.index >= entry.index) {
-            self.drop_one(VecDeque::pop_back);
+            let last = self.entries.pop_back();
+            self.dropped(last);
         }
         self.bytes += entry.data.len() + entry.context.len();
         self.entries.push_back((group, entry.clone()));
         while self.bytes > bytes_max {
-            self.drop_one(VecDeque::pop_front);
+            let first = self.entries.pop_front();
+            self.dropped(first);
         }
     }
 
-    fn drop_one(&mut self, pop: fn(&mut VecDeque<(GroupId, Entry)>) -> Option<(GroupId, Entry)>) {
-        if let Some((_, entry)) = pop(&mut self.entries) {
+    fn dropped(&mut self, entry: Option<(GroupId, Entry)>) {
+        if let Some((_, entry)) = entry {
             self.bytes -= entry.data.len() + entry.context.len();
         }
     }
