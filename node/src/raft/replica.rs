@@ -188,6 +188,8 @@ pub struct Replica {
     options: Options,
     ticks: u64,
     applied: u64,
+    /// The tick of each member's last message.
+    heard: BTreeMap<u64, u64>,
     queue: VecDeque<(u64, Proposal)>,
     queue_forwarded: VecDeque<(u64, u64, Vec<Command>)>,
     unwritten: VecDeque<(u64, Unwritten)>,
@@ -254,6 +256,7 @@ impl Replica {
             options,
             ticks: 0,
             applied,
+            heard: BTreeMap::new(),
             queue: VecDeque::new(),
             queue_forwarded: VecDeque::new(),
             unwritten: VecDeque::new(),
@@ -293,18 +296,17 @@ impl Replica {
         self.raw.raft.raft_log.committed
     }
 
-    /// Follower's newest matching entry and whether it answered lately, by id; only a leader knows.
+    /// Each member's newest matching entry, and whether it was heard within two election timeouts, by id; only a
+    /// leader knows.
     pub fn followers(&self) -> Vec<(u64, u64, bool)> {
         if !self.is_leader() {
             return Vec::new();
         }
-        let mut followers: Vec<_> = self
-            .raw
-            .raft
-            .prs()
-            .iter()
-            .map(|(id, progress)| (*id, progress.matched, progress.recent_active))
-            .collect();
+        let patience = 2 * self.options.election_ticks as u64;
+        let lately = |id| self.heard.get(id).is_some_and(|tick| self.ticks - tick <= patience);
+        let progress = self.raw.raft.prs().iter();
+        let mut followers: Vec<_> =
+            progress.map(|(id, progress)| (*id, progress.matched, lately(id))).collect();
         followers.sort_unstable();
         followers
     }
@@ -354,6 +356,7 @@ impl Replica {
 
     /// Takes a message from a peer. Messages of unknown senders and stale terms are dropped, as Raft wants.
     pub fn step(&mut self, from: u64, message: PeerMessage) {
+        self.heard.insert(from, self.ticks);
         match message {
             PeerMessage::Raft(message) => {
                 // An error means that the message does not concern this state: to drop it is the protocol.

@@ -1,0 +1,684 @@
+//! A cluster of three processes, seen from outside: what clients were promised holds while replicas are killed,
+//! restarted, left behind, added and removed.
+
+use anyhow::{Context, Result, ensure};
+use quoin_proto::etcdserverpb as etcd;
+use quoin_proto::etcdserverpb::cluster_client::ClusterClient;
+use quoin_proto::etcdserverpb::kv_client::KvClient;
+use quoin_proto::etcdserverpb::lease_client::LeaseClient;
+use quoin_proto::etcdserverpb::maintenance_client::MaintenanceClient;
+use quoin_proto::etcdserverpb::watch_client::WatchClient;
+use quoin_proto::mvccpb::KeyValue;
+use quoin_proto::quoin::kv::v1 as quoin;
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use tokio::sync::Mutex;
+use tonic::transport::{Channel, Endpoint};
+
+/// Nothing that is waited for takes longer, unless it never comes.
+const PATIENCE: Duration = Duration::from_secs(60);
+const PROGRAM: &str = env!("CARGO_BIN_EXE_quoin");
+
+/// Small files, so that purges, flushes and snapshots happen within a test.
+const SMALL: &[&str] = &[
+    "--log-segment-bytes=1048576",
+    "--log-keep-bytes=2097152",
+    "--log-cache-bytes=65536",
+    "--store-memtable-bytes=524288",
+];
+
+struct Cluster {
+    folder: tempfile::TempDir,
+    port_base: u16,
+    settings: Vec<String>,
+    children: Vec<Option<Child>>,
+}
+
+static NEXT_PORT: AtomicU16 = AtomicU16::new(0);
+
+/// Ports that nobody has: tests of one process take different ones, and ask the system whether others have them.
+/// Below the range from which the system takes the ports of outgoing connections: one of those could otherwise sit
+/// on the port of a replica that is being restarted.
+fn free_port_base() -> u16 {
+    loop {
+        let base = 10_000
+            + (std::process::id() % 40) as u16 * 500
+            + NEXT_PORT.fetch_add(50, Ordering::Relaxed) % 2_500;
+        if (0..50).all(|offset| TcpListener::bind(("127.0.0.1", base + offset)).is_ok()) {
+            return base;
+        }
+    }
+}
+
+impl Cluster {
+    async fn start(settings: &[&str]) -> Result<Self> {
+        let settings = settings.iter().map(|setting| (*setting).to_string()).collect();
+        let mut cluster = Self {
+            folder: tempfile::tempdir()?,
+            port_base: free_port_base(),
+            settings,
+            children: Vec::new(),
+        };
+        for replica in 0..3 {
+            cluster.children.push(None);
+            cluster.run(replica)?;
+        }
+        for replica in 0..3 {
+            cluster.wait_ready(replica).await?;
+        }
+        Ok(cluster)
+    }
+
+    fn port(&self, replica: usize, offset: u16) -> u16 {
+        self.port_base + replica as u16 * 10 + offset
+    }
+
+    fn address(&self, replica: usize, offset: u16) -> String {
+        format!("127.0.0.1:{}", self.port(replica, offset))
+    }
+
+    fn data_dir(&self, replica: usize) -> PathBuf {
+        self.folder.path().join(format!("replica-{replica}"))
+    }
+
+    fn command(&self, replica: usize) -> Command {
+        let founders: Vec<String> =
+            (0..3).map(|other| format!("r{other}={}", self.address(other, 1))).collect();
+        let mut command = Command::new(PROGRAM);
+        command.args(["serve", "--name", &format!("r{replica}"), "--data-dir"]).arg(self.data_dir(replica));
+        command.args([
+            "--listen-client",
+            &self.address(replica, 0),
+            "--listen-peer",
+            &self.address(replica, 1),
+        ]);
+        command.args(["--listen-http", &self.address(replica, 2)]).args(&self.settings);
+        if replica < 3 {
+            command.args(["--cluster", &founders.join(",")])
+        } else {
+            command.args(["--join", &self.address(0, 1)])
+        };
+        command
+    }
+
+    fn run(&mut self, replica: usize) -> Result<()> {
+        let log = self.folder.path().join(format!("replica-{replica}.log"));
+        let log = std::fs::File::options().create(true).append(true).open(log)?;
+        let child = self.command(replica).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn()?;
+        if self.children.len() <= replica {
+            self.children.resize_with(replica + 1, || None);
+        }
+        self.children[replica] = Some(child);
+        Ok(())
+    }
+
+    fn kill(&mut self, replica: usize) -> Result<()> {
+        if let Some(mut child) = self.children[replica].take() {
+            child.kill()?;
+            child.wait()?;
+        }
+        Ok(())
+    }
+
+    fn log(&self, replica: usize) -> String {
+        std::fs::read_to_string(self.folder.path().join(format!("replica-{replica}.log"))).unwrap_or_default()
+    }
+
+    async fn wait_ready(&self, replica: usize) -> Result<()> {
+        let page = || self.page(replica, "/readyz");
+        wait(&format!("replica {replica} to be ready"), || async {
+            page().is_some_and(|page| page.contains("200 OK"))
+        })
+        .await
+    }
+
+    fn page(&self, replica: usize, path: &str) -> Option<String> {
+        use std::io::Read;
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port(replica, 2))).ok()?;
+        stream.set_read_timeout(Some(Duration::from_secs(2))).ok()?;
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").ok()?;
+        let mut page = String::new();
+        stream.read_to_string(&mut page).ok()?;
+        Some(page)
+    }
+
+    fn metric(&self, replica: usize, name: &str) -> f64 {
+        let page = self.page(replica, "/metrics").unwrap_or_default();
+        let value = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok());
+        value.unwrap_or(0.0)
+    }
+
+    async fn channel(&self, replica: usize) -> Result<Channel> {
+        let endpoint = Endpoint::from_shared(format!("http://{}", self.address(replica, 0)))?;
+        Ok(endpoint.timeout(Duration::from_secs(5)).connect_timeout(Duration::from_secs(1)).connect().await?)
+    }
+
+    async fn kv(&self, replica: usize) -> Result<KvClient<Channel>> {
+        Ok(KvClient::new(self.channel(replica).await?))
+    }
+
+    async fn leader(&self) -> Result<usize> {
+        let begun = Instant::now();
+        while begun.elapsed() < PATIENCE {
+            for replica in 0..self.children.len() {
+                let Ok(channel) = self.channel(replica).await else { continue };
+                let status = MaintenanceClient::new(channel).status(etcd::StatusRequest {}).await;
+                let Ok(status) = status.map(tonic::Response::into_inner) else { continue };
+                if status.leader != 0 && status.header.is_some_and(|header| header.member_id == status.leader)
+                {
+                    return Ok(replica);
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        anyhow::bail!("no leader; the first replica says:\n{}", self.log(0))
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if std::thread::panicking() || std::env::var_os("QUOIN_TEST_LOGS").is_some() {
+            for replica in 0..self.children.len() {
+                println!("replica {replica}:\n{}", self.log(replica));
+            }
+        }
+        for child in self.children.iter_mut().flatten() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+async fn wait<F: Future<Output = bool>>(what: &str, condition: impl Fn() -> F) -> Result<()> {
+    let begun = Instant::now();
+    while !condition().await {
+        ensure!(begun.elapsed() < PATIENCE, "waited in vain for {what}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    Ok(())
+}
+
+fn put_request(key: &str, value: impl Into<bytes::Bytes>) -> etcd::PutRequest {
+    etcd::PutRequest { key: key.to_string().into(), value: value.into(), ..Default::default() }
+}
+
+async fn get(kv: &mut KvClient<Channel>, key: &str) -> Result<Option<KeyValue>> {
+    let request = etcd::RangeRequest { key: key.to_string().into(), ..Default::default() };
+    Ok(kv.range(request).await?.into_inner().kvs.into_iter().next())
+}
+
+/// Writers that go on whatever happens, and remember what was acknowledged.
+struct Load {
+    stop: Arc<AtomicBool>,
+    acknowledged: Arc<Mutex<BTreeMap<String, u64>>>,
+    count: Arc<AtomicU64>,
+    writers: Vec<tokio::task::JoinHandle<()>>,
+}
+
+impl Load {
+    fn start(cluster: &Cluster, writers: usize) -> Self {
+        let load = Self {
+            stop: Arc::default(),
+            acknowledged: Arc::default(),
+            count: Arc::default(),
+            writers: Vec::new(),
+        };
+        let addresses: Vec<String> = (0..3).map(|replica| cluster.address(replica, 0)).collect();
+        let spawn = |writer: usize| {
+            let (stop, acknowledged, count) =
+                (Arc::clone(&load.stop), Arc::clone(&load.acknowledged), Arc::clone(&load.count));
+            let addresses = addresses.clone();
+            tokio::spawn(async move {
+                let mut number = 0;
+                while !stop.load(Ordering::Relaxed) {
+                    let address = &addresses[(writer + number as usize / 50) % addresses.len()];
+                    number = write_some(writer, number, address, &stop, &acknowledged, &count).await;
+                }
+            })
+        };
+        let writers = (0..writers).map(spawn).collect();
+        Self { writers, ..load }
+    }
+
+    async fn more(&self, writes: u64) -> Result<()> {
+        let target = self.count.load(Ordering::Relaxed) + writes;
+        wait("the load to go on", || async { self.count.load(Ordering::Relaxed) >= target }).await
+    }
+
+    async fn end(self) -> Result<BTreeMap<String, u64>> {
+        self.stop.store(true, Ordering::Relaxed);
+        for writer in self.writers {
+            writer.await?;
+        }
+        Ok(std::mem::take(&mut *self.acknowledged.lock().await))
+    }
+}
+
+/// Writes through one replica until that fails, each key's values in growing order.
+async fn write_some(
+    writer: usize,
+    mut number: u64,
+    address: &str,
+    stop: &AtomicBool,
+    acknowledged: &Mutex<BTreeMap<String, u64>>,
+    count: &AtomicU64,
+) -> u64 {
+    let endpoint = Endpoint::from_shared(format!("http://{address}")).expect("an address");
+    let Ok(channel) =
+        endpoint.connect_timeout(Duration::from_millis(300)).timeout(Duration::from_secs(3)).connect().await
+    else {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        return number + 50;
+    };
+    let mut kv = KvClient::new(channel);
+    for _ in 0..50 {
+        number += 1;
+        let key = format!("load/{writer}/{}", number % 17);
+        let value = format!("{number} {}", "x".repeat(700));
+        if stop.load(Ordering::Relaxed) || kv.put(put_request(&key, value)).await.is_err() {
+            return number;
+        }
+        acknowledged.lock().await.insert(key, number);
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+    number
+}
+
+/// Each key must have its acknowledged value or a later one (one of unknown fate).
+async fn check_acknowledged(
+    cluster: &Cluster,
+    replica: usize,
+    acknowledged: &BTreeMap<String, u64>,
+) -> Result<()> {
+    let mut kv = cluster.kv(replica).await?;
+    for (key, number) in acknowledged {
+        let stored = get(&mut kv, key).await?.with_context(|| format!("{key} is lost"))?;
+        let text = String::from_utf8(stored.value.to_vec())?;
+        let found: u64 = text.split(' ').next().unwrap_or_default().parse()?;
+        ensure!(found >= *number, "{key}: {number} was acknowledged, replica {replica} has {found}");
+    }
+    Ok(())
+}
+
+/// All replicas have the same keys at the same revision.
+async fn check_equal(cluster: &Cluster, replicas: &[usize]) -> Result<()> {
+    let revision = cluster
+        .kv(replicas[0])
+        .await?
+        .range(etcd::RangeRequest { key: "x".into(), ..Default::default() })
+        .await?;
+    let revision = revision.into_inner().header.context("a header")?.revision;
+    let mut hashes = Vec::new();
+    for replica in replicas {
+        // A linearizable read first: then the replica has the revision.
+        get(&mut cluster.kv(*replica).await?, "x").await?;
+        let request = etcd::HashKvRequest { revision, ..Default::default() };
+        hashes.push(
+            MaintenanceClient::new(cluster.channel(*replica).await?)
+                .hash_kv(request)
+                .await?
+                .into_inner()
+                .hash,
+        );
+    }
+    ensure!(
+        hashes.windows(2).all(|pair| pair[0] == pair[1]),
+        "hashes differ at revision {revision}: {hashes:?}"
+    );
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_acknowledged_write_is_lost_when_leaders_are_killed_under_load() -> Result<()> {
+    let mut cluster = Cluster::start(SMALL).await?;
+    let load = Load::start(&cluster, 8);
+    let rounds = std::env::var("QUOIN_CRASH_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(4);
+    for round in 0..rounds {
+        load.more(200).await?;
+        let leader = cluster.leader().await?;
+        let victim = if round % 3 == 2 { (leader + 1) % 3 } else { leader };
+        cluster.kill(victim)?;
+        load.more(100).await?;
+        cluster.run(victim)?;
+        cluster.wait_ready(victim).await?;
+    }
+    let acknowledged = load.end().await?;
+    ensure!(acknowledged.len() > 50, "only {} keys were written", acknowledged.len());
+    for replica in 0..3 {
+        check_acknowledged(&cluster, replica, &acknowledged).await?;
+    }
+    check_equal(&cluster, &[0, 1, 2]).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn everything_is_there_after_all_replicas_were_killed_at_once() -> Result<()> {
+    let mut cluster = Cluster::start(SMALL).await?;
+    let load = Load::start(&cluster, 4);
+    load.more(300).await?;
+    let mut kv = cluster.kv(0).await?;
+    let lease = LeaseClient::new(cluster.channel(0).await?);
+    let lease = lease.clone().lease_grant(etcd::LeaseGrantRequest { ttl: 600, id: 77 }).await?.into_inner();
+    kv.put(etcd::PutRequest { lease: lease.id, ..put_request("leased", "v") }).await?;
+    let before = get(&mut kv, "leased").await?.context("just written")?;
+    for replica in 0..3 {
+        cluster.kill(replica)?;
+    }
+    let acknowledged = load.end().await?;
+    for replica in 0..3 {
+        cluster.run(replica)?;
+    }
+    for replica in 0..3 {
+        cluster.wait_ready(replica).await?;
+        check_acknowledged(&cluster, replica, &acknowledged).await?;
+        ensure!(
+            get(&mut cluster.kv(replica).await?, "leased").await?.as_ref() == Some(&before),
+            "the leased key changed"
+        );
+    }
+    let reply = cluster.kv(1).await?.put(put_request("after", "v")).await?.into_inner();
+    ensure!(
+        reply.header.is_some_and(|header| header.revision > before.mod_revision),
+        "revisions ran backwards"
+    );
+    let request = etcd::LeaseTimeToLiveRequest { id: lease.id, keys: true };
+    let left = LeaseClient::new(cluster.channel(2).await?).lease_time_to_live(request).await?.into_inner();
+    ensure!(left.ttl > 0 && left.keys == ["leased"], "the lease is not as it was: {left:?}");
+    check_equal(&cluster, &[0, 1, 2]).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_was_away_too_long_gets_a_snapshot_and_answers_the_same() -> Result<()> {
+    let mut cluster = Cluster::start(SMALL).await?;
+    let away = (cluster.leader().await? + 1) % 3;
+    let others: Vec<usize> = (0..3).filter(|replica| *replica != away).collect();
+    cluster.kill(away)?;
+    let mut kv = cluster.kv(others[0]).await?;
+    let value = bytes::Bytes::from(vec![7; 64 << 10]);
+    let mut written = 0;
+    // Until the log has been purged well beyond where the replica stopped.
+    while written < 400 {
+        kv.put(put_request(&format!("k{}", written % 40), value.clone())).await?;
+        written += 1;
+    }
+    wait("the log to be purged", || async { cluster.metric(others[0], "quoin_log_bytes") < 16e6 }).await?;
+    cluster.run(away)?;
+    cluster.wait_ready(away).await?;
+    check_equal(&cluster, &[0, 1, 2]).await?;
+    wait("the snapshot to be noted", || async { cluster.log(away).contains("installed a snapshot") }).await?;
+    // And it takes part again: with one of the others gone, its vote is needed.
+    cluster.kill(others[1])?;
+    cluster.leader().await?;
+    let mut kv = cluster.kv(away).await?;
+    wait("a write through it", || {
+        let mut kv = kv.clone();
+        async move { kv.put(put_request("after", "v")).await.is_ok() }
+    })
+    .await?;
+    ensure!(get(&mut kv, "after").await?.is_some(), "the write is not there");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn members_are_added_promoted_and_removed_under_load() -> Result<()> {
+    let mut cluster = Cluster::start(SMALL).await?;
+    let load = Load::start(&cluster, 4);
+    load.more(100).await?;
+    let leader = cluster.leader().await?;
+    let mut members = ClusterClient::new(cluster.channel(leader).await?);
+    let peer = format!("http://{}", cluster.address(3, 1));
+    let add = etcd::MemberAddRequest { peer_ur_ls: vec![peer], is_learner: true };
+    let added = members.member_add(add).await?.into_inner().member.context("the new member")?;
+    cluster.run(3)?;
+    cluster.wait_ready(3).await?;
+    let promote = || {
+        let mut members = members.clone();
+        async move { members.member_promote(etcd::MemberPromoteRequest { id: added.id }).await.is_ok() }
+    };
+    wait("the learner to be ready to vote", promote).await?;
+    load.more(100).await?;
+    let gone = (leader + 1) % 3;
+    let list =
+        members.member_list(etcd::MemberListRequest { linearizable: true }).await?.into_inner().members;
+    ensure!(list.len() == 4 && list.iter().all(|member| !member.is_learner), "{list:?}");
+    let victim =
+        list.iter().find(|member| member.name == format!("r{gone}")).context("the member to remove")?.id;
+    members.member_remove(etcd::MemberRemoveRequest { id: victim }).await?;
+    load.more(100).await?;
+    let acknowledged = load.end().await?;
+    let rest: Vec<usize> = (0..4).filter(|replica| *replica != gone).collect();
+    for replica in &rest {
+        check_acknowledged(&cluster, *replica, &acknowledged).await?;
+    }
+    check_equal(&cluster, &rest).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_linearizable_read_on_any_replica_sees_what_was_acknowledged_before() -> Result<()> {
+    let cluster = Cluster::start(&[]).await?;
+    let newest = Arc::new(AtomicU64::new(0));
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut kv = cluster.kv(0).await?;
+    kv.put(put_request("counter", "0")).await?;
+    let (writing, stopped) = (Arc::clone(&newest), Arc::clone(&stop));
+    let writer = tokio::spawn(async move {
+        for number in 1.. {
+            if stopped.load(Ordering::SeqCst) {
+                break;
+            }
+            kv.put(put_request("counter", number.to_string())).await?;
+            writing.store(number, Ordering::SeqCst);
+        }
+        Ok::<(), anyhow::Error>(())
+    });
+    for round in 0..300 {
+        let mut kv = cluster.kv(round % 3).await?;
+        let before = newest.load(Ordering::SeqCst);
+        let stored = get(&mut kv, "counter").await?.context("the counter")?;
+        let seen: u64 = std::str::from_utf8(&stored.value)?.parse()?;
+        ensure!(seen >= before, "replica {} showed {seen} after {before} was acknowledged", round % 3);
+    }
+    stop.store(true, Ordering::SeqCst);
+    writer.await?
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_watch_goes_on_across_leader_changes_without_gap_or_duplicate() -> Result<()> {
+    let mut cluster = Cluster::start(&[]).await?;
+    let load = Load::start(&cluster, 4);
+    let (mut next, mut seen) = (2, BTreeMap::new());
+    for round in 0..3 {
+        load.more(50).await?;
+        let replica = (cluster.leader().await? + 1) % 3;
+        let target = seen.len() + 100;
+        while seen.len() < target {
+            // An end of the stream is no failure: it is taken up again where it ended.
+            let _ = watch_from(&cluster, replica, &mut next, &mut seen, target).await;
+        }
+        let victim = if round == 1 { replica } else { cluster.leader().await? };
+        cluster.kill(victim)?;
+        load.more(20).await?;
+        cluster.run(victim)?;
+        cluster.wait_ready(victim).await?;
+    }
+    load.end().await?;
+    let mut kv = cluster.kv(0).await?;
+    let all = etcd::RangeRequest { key: "load/".into(), range_end: "load0".into(), ..Default::default() };
+    let newest = kv.range(all.clone()).await?.into_inner().header.context("a header")?.revision;
+    while next <= newest {
+        let before = next;
+        let target = usize::MAX;
+        let reading = watch_from(&cluster, 1, &mut next, &mut seen, target);
+        let _ = tokio::time::timeout(Duration::from_millis(500), reading).await;
+        ensure!(next > before, "the watch stopped at {before} of {newest}");
+    }
+    // Every revision is one put of the load: none may be missing.
+    let missing: Vec<i64> = (2..=newest).filter(|revision| !seen.contains_key(revision)).collect();
+    ensure!(missing.is_empty(), "revisions {missing:?} were never seen");
+    Ok(())
+}
+
+/// Takes events until the stream ends or enough are there. A revision that comes twice is an error at once.
+async fn watch_from(
+    cluster: &Cluster,
+    replica: usize,
+    next: &mut i64,
+    seen: &mut BTreeMap<i64, bytes::Bytes>,
+    target: usize,
+) -> Result<()> {
+    let create = etcd::WatchCreateRequest {
+        key: "load/".into(),
+        range_end: "load0".into(),
+        start_revision: *next,
+        ..Default::default()
+    };
+    let request =
+        etcd::WatchRequest { request_union: Some(etcd::watch_request::RequestUnion::CreateRequest(create)) };
+    let outgoing = tokio_stream::StreamExt::chain(tokio_stream::iter([request]), tokio_stream::pending());
+    let endpoint = Endpoint::from_shared(format!("http://{}", cluster.address(replica, 0)))?;
+    let channel = endpoint.connect().await?;
+    let mut events = WatchClient::new(channel).watch(outgoing).await?.into_inner();
+    while seen.len() < target {
+        let message = events.message().await?.context("the watch ended")?;
+        for event in message.events {
+            let kv = event.kv.context("an event has a key")?;
+            assert!(kv.mod_revision >= *next, "revision {} came again", kv.mod_revision);
+            *next = kv.mod_revision + 1;
+            seen.insert(kv.mod_revision, kv.key);
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_has_a_time_to_live_goes_though_the_leader_was_killed() -> Result<()> {
+    let mut cluster = Cluster::start(&[]).await?;
+    let leader = cluster.leader().await?;
+    let other = (leader + 1) % 3;
+    let mut leases = LeaseClient::new(cluster.channel(other).await?);
+    leases.lease_grant(etcd::LeaseGrantRequest { ttl: 2, id: 5 }).await?;
+    let mut kv = cluster.kv(other).await?;
+    kv.put(etcd::PutRequest { lease: 5, ..put_request("leased", "v") }).await?;
+    let mut own = quoin::kv_client::KvClient::new(cluster.channel(other).await?);
+    let put = quoin::PutRequest {
+        key: "expiring".into(),
+        ttl: Some(quoin::put_request::Ttl::TtlMs(1500)),
+        ..Default::default()
+    };
+    own.put(put).await?;
+    cluster.kill(leader)?;
+    for key in ["leased", "expiring"] {
+        let gone = || {
+            let mut kv = kv.clone();
+            async move { matches!(get(&mut kv, key).await, Ok(None)) }
+        };
+        wait(&format!("{key} to expire"), gone).await?;
+    }
+    let refused = kv
+        .put(etcd::PutRequest { lease: 5, ..put_request("late", "v") })
+        .await
+        .expect_err("the lease is gone");
+    ensure!(refused.message() == "etcdserver: requested lease not found", "{refused}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_cannot_be_is_refused_with_etcds_words() -> Result<()> {
+    let cluster = Cluster::start(&[]).await?;
+    let mut kv = cluster.kv(0).await?;
+    let words = |status: tonic::Status| status.message().to_string();
+    let refused = kv.put(put_request("", "v")).await.map(|_| ()).map_err(words);
+    assert_eq!(refused, Err("etcdserver: key is not provided".into()));
+    let refused = kv.put(put_request("k", vec![0; 1_600_000])).await.map(|_| ()).map_err(words);
+    assert_eq!(refused, Err("etcdserver: request is too large".into()));
+    let old = etcd::RangeRequest { key: "k".into(), revision: 99, ..Default::default() };
+    let refused = kv.range(old).await.map(|_| ()).map_err(words);
+    assert_eq!(refused, Err("etcdserver: mvcc: required revision is a future revision".into()));
+    let put =
+        || etcd::RequestOp { request: Some(etcd::request_op::Request::RequestPut(put_request("k", "v"))) };
+    let twice = etcd::TxnRequest { success: vec![put(), put()], ..Default::default() };
+    let refused = kv.txn(twice).await.map(|_| ()).map_err(words);
+    assert_eq!(refused, Err("etcdserver: duplicate key given in txn request".into()));
+    let many = etcd::TxnRequest { success: (0..129).map(|_| put()).collect(), ..Default::default() };
+    let refused = kv.txn(many).await.map(|_| ()).map_err(words);
+    assert_eq!(refused, Err("etcdserver: too many operations in txn request".into()));
+    for _ in 0..3 {
+        kv.put(put_request("k", "v")).await?;
+    }
+    kv.compact(etcd::CompactionRequest { revision: 3, physical: false }).await?;
+    let old = etcd::RangeRequest { key: "k".into(), revision: 2, ..Default::default() };
+    let refused = kv.range(old).await.map(|_| ()).map_err(words);
+    assert_eq!(refused, Err("etcdserver: mvcc: required revision has been compacted".into()));
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn garbage_on_a_port_closes_that_connection_and_is_counted() -> Result<()> {
+    let cluster = Cluster::start(&[]).await?;
+    for offset in 0..2 {
+        let mut stream = TcpStream::connect(("127.0.0.1", cluster.port(0, offset)))?;
+        stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+        stream.write_all(&[0xfe; 4096])?;
+        let mut rest = Vec::new();
+        // Closed or reset: either way it ends.
+        let _ = std::io::Read::read_to_end(&mut stream, &mut rest);
+    }
+    wait("both to be counted", || async {
+        cluster.metric(0, "quoin_client_garbage_connections_total") >= 1.0
+            && cluster.metric(0, "quoin_peer_garbage_connections") >= 1.0
+    })
+    .await?;
+    cluster.kv(0).await?.put(put_request("still", "here")).await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_must_not_start_says_why() -> Result<()> {
+    let mut cluster = Cluster::start(&[]).await?;
+    let mut kv = cluster.kv(0).await?;
+    for byte in 1..5 {
+        kv.put(put_request("k", vec![byte; 5000])).await?;
+    }
+    // What replica 1 has applied, it has on disk.
+    get(&mut cluster.kv(1).await?, "k").await?;
+    let says = |mut command: Command| -> Result<String> {
+        let output = command.stdin(Stdio::null()).output()?;
+        ensure!(!output.status.success(), "it started");
+        Ok(String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let elsewhere: Vec<String> = (0..3).map(|offset| cluster.address(4, offset)).collect();
+    let second = |data_dir: PathBuf, name: &str| {
+        let mut command = Command::new(PROGRAM);
+        command.args(["serve", "--name", name, "--data-dir"]).arg(data_dir);
+        command.args([
+            "--listen-client",
+            &elsewhere[0],
+            "--listen-peer",
+            &elsewhere[1],
+            "--listen-http",
+            &elsewhere[2],
+        ]);
+        command
+    };
+    // Its folder is in use.
+    let text = says(second(cluster.data_dir(0), "r0"))?;
+    ensure!(text.contains("in use by another process"), "{text}");
+    // The folder of another node.
+    cluster.kill(1)?;
+    let text = says(second(cluster.data_dir(1), "other"))?;
+    ensure!(text.contains("belongs to the node named \"r1\""), "{text}");
+    // A byte in the middle of the log is not what it was.
+    let log = cluster.data_dir(1).join("log").join("0000000000000001.log");
+    let mut bytes = std::fs::read(&log)?;
+    let place = bytes.windows(100).position(|window| window == [1; 100]).context("the written value")?;
+    bytes[place + 50] ^= 1;
+    std::fs::write(&log, &bytes)?;
+    let text = says(second(cluster.data_dir(1), "r1"))?;
+    ensure!(text.contains("0000000000000001.log is damaged at byte"), "{text}");
+    Ok(())
+}
