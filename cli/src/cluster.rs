@@ -99,7 +99,8 @@ async fn find(connection: &Connection, wanted: &str) -> Result<Member> {
     let members = members(connection).await?;
     let id = u64::from_str_radix(wanted, 16).ok();
     let found = members.iter().find(|member| Some(member.id) == id || member.name == wanted);
-    let known = || members.iter().map(|member| format!("{:x} ({})", member.id, member.name)).collect::<Vec<_>>();
+    let known =
+        || members.iter().map(|member| format!("{:x} ({})", member.id, member.name)).collect::<Vec<_>>();
     found.cloned().with_context(|| format!("there is no member {wanted:?}; there are {}", known().join(", ")))
 }
 
@@ -126,7 +127,9 @@ async fn status(connection: &Connection) -> Result<()> {
             })
             .collect();
         let cluster = format!("{:x}", header.cluster_id);
-        return output::json(&json!({ "cluster": cluster, "term": header.term, "revision": header.revision, "replicas": replicas }));
+        return output::json(
+            &json!({ "cluster": cluster, "term": header.term, "revision": header.revision, "replicas": replicas }),
+        );
     }
     let number = |number: Option<u64>| number.map_or_else(|| "-".into(), |number| number.to_string());
     let rows: Vec<Vec<String>> = reply
@@ -144,7 +147,13 @@ async fn status(connection: &Connection) -> Result<()> {
             ]
         })
         .collect();
-    writeln!(std::io::stdout(), "cluster {:x}, term {}, revision {}", header.cluster_id, header.term, header.revision)?;
+    writeln!(
+        std::io::stdout(),
+        "cluster {:x}, term {}, revision {}",
+        header.cluster_id,
+        header.term,
+        header.revision
+    )?;
     output::table(&["id", "name", "role", "applied", "lag", "peers", "clients"], &rows)?;
     if reply.replicas.iter().any(|replica| replica.applied_index.is_none()) {
         writeln!(std::io::stdout(), "applied -: this replica did not answer within a second")?;

@@ -45,19 +45,6 @@ impl Connection {
         bail!("no endpoint answers: {}", failures.join("; "))
     }
 
-    /// Every endpoint's word about itself, or why there is none.
-    pub(crate) async fn statuses(&self) -> Vec<(String, Result<StatusResponse>)> {
-        let mut statuses = Vec::new();
-        for endpoint in &self.endpoints {
-            let status = match self.dial(endpoint).await {
-                Ok(channel) => ask_status(channel).await,
-                Err(error) => Err(error),
-            };
-            statuses.push((endpoint.clone(), status));
-        }
-        statuses
-    }
-
     /// A channel to the leader.
     pub(crate) async fn leader(&self) -> Result<Channel> {
         for endpoint in &self.endpoints {

@@ -1,7 +1,11 @@
 //! `quoin`: the one binary. This file says what can be asked; the modules do it.
 
 mod bench;
+mod cluster;
+mod connection;
 mod demo;
+mod kv;
+mod output;
 mod playground;
 mod serve;
 mod settings;
@@ -50,6 +54,12 @@ enum Command {
         #[arg(long)]
         once: bool,
     },
+    /// Members: status, add, remove, promote, transfer the leadership
+    #[command(subcommand)]
+    Cluster(cluster::Cluster),
+    /// Keys: get, put, delete, compare-and-set, transaction, watch, lock
+    #[command(subcommand)]
+    Kv(kv::Kv),
     /// Measure
     #[command(subcommand)]
     Bench(bench::Bench),
@@ -78,7 +88,7 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     start_logging(&arguments);
     match run(arguments.command) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             // Standard error is gone: there is nobody left to tell.
             let _ = writeln!(std::io::stderr(), "quoin: {error:#}");
@@ -87,30 +97,30 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(command: Command) -> Result<()> {
+fn run(command: Command) -> Result<ExitCode> {
     match command {
-        Command::Serve(settings) => block_on(serve::serve(settings.resolve()?)),
-        Command::Dev(settings) => block_on(serve::dev(settings.resolve()?)),
-        Command::Playground(playground) => block_on(playground::run(playground)),
-        Command::Demo { once } => block_on(demo::run(once)),
-        Command::Bench(bench) => block_on(bench::run(bench)),
+        Command::Kv(kv) => return block_on(kv::run(kv)),
+        Command::Cluster(cluster) => block_on(cluster::run(cluster))?,
+        Command::Serve(settings) => block_on(serve::serve(settings.resolve()?))?,
+        Command::Dev(settings) => block_on(serve::dev(settings.resolve()?))?,
+        Command::Playground(playground) => block_on(playground::run(playground))?,
+        Command::Demo { once } => block_on(demo::run(once))?,
+        Command::Bench(bench) => block_on(bench::run(bench))?,
         Command::Config(ConfigCommand::Check { file }) => {
             Settings::of_file(file.clone()).resolve()?;
             writeln!(std::io::stdout(), "{} is good", file.display())?;
-            Ok(())
         }
         Command::Config(ConfigCommand::Defaults) => {
             write!(std::io::stdout(), "{}", toml::to_string(&quoin_node::Config::default())?)?;
-            Ok(())
         }
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Arguments::command(), "quoin", &mut std::io::stdout());
-            Ok(())
         }
     }
+    Ok(ExitCode::SUCCESS)
 }
 
-fn block_on(work: impl Future<Output = Result<()>>) -> Result<()> {
+fn block_on<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
     tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(work)
 }
 

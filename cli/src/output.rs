@@ -8,7 +8,9 @@ pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> Result<()> {
     let widths: Vec<usize> = head
         .iter()
         .enumerate()
-        .map(|(column, title)| rows.iter().map(|row| row[column].chars().count()).chain([title.len()]).max().unwrap_or(0))
+        .map(|(column, title)| {
+            rows.iter().map(|row| row[column].chars().count()).chain([title.len()]).max().unwrap_or(0)
+        })
         .collect();
     let mut out = std::io::stdout().lock();
     let mut line = |cells: &mut dyn Iterator<Item = &str>| {

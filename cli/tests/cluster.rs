@@ -185,7 +185,8 @@ impl Drop for Cluster {
     fn drop(&mut self) {
         if std::thread::panicking() || std::env::var_os("QUOIN_TEST_LOGS").is_some() {
             for replica in 0..self.children.len() {
-                println!("replica {replica}:\n{}", self.log(replica));
+                // Lost with a closed standard error, and then nobody reads it.
+                let _ = writeln!(std::io::stderr(), "replica {replica}:\n{}", self.log(replica));
             }
         }
         for child in self.children.iter_mut().flatten() {
@@ -318,7 +319,7 @@ async fn check_equal(cluster: &Cluster, replicas: &[usize]) -> Result<()> {
     for replica in replicas {
         // A linearizable read first: then the replica has the revision.
         get(&mut cluster.kv(*replica).await?, "x").await?;
-        let request = etcd::HashKvRequest { revision, ..Default::default() };
+        let request = etcd::HashKvRequest { revision };
         hashes.push(
             MaintenanceClient::new(cluster.channel(*replica).await?)
                 .hash_kv(request)
