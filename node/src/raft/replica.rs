@@ -181,6 +181,9 @@ const READ_RETRY_TICKS: u64 = 10;
 /// Ticks after which whoever waits is told that it will not, or may not, happen.
 pub const GIVE_UP_TICKS: u64 = 100;
 
+/// Bytes of committed entries handed out at once: a start replays its log in pieces of this.
+const COMMITTED_BYTES_MAX: u64 = 16 << 20;
+
 /// One replica of one group.
 pub struct Replica {
     group: GroupId,
@@ -239,6 +242,7 @@ impl Replica {
             applied,
             max_size_per_msg: options.message_bytes_max,
             max_inflight_msgs: options.messages_in_flight_max,
+            max_committed_size_per_ready: COMMITTED_BYTES_MAX,
             check_quorum: true,
             pre_vote: true,
             read_only_option: if options.lease_reads {
