@@ -8,6 +8,8 @@ mod machine;
 mod query;
 mod recent;
 mod record;
+#[cfg(test)]
+mod script;
 mod txn;
 
 pub use command::{
