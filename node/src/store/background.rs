@@ -14,12 +14,16 @@ use lsm_tree::compaction::{CompactionStrategy, Leveled};
 use lsm_tree::{AbstractTree, AnyTree, InternalValue, Memtable, SequenceNumberCounter};
 use parking_lot::{Condvar, Mutex};
 use quoin_core::{Index, StoreError};
+use std::io::ErrorKind::StorageFull;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+/// Between two tries on a full disk.
+const DISK_FULL_PAUSE: Duration = Duration::from_secs(1);
 
 /// What applying waits, per entry and unmerged flush above the limit, while the compactor is behind.
 const SLOW_STEP: Duration = Duration::from_micros(500);
@@ -237,9 +241,31 @@ impl Shared {
         self.stop.load(Acquire)
     }
 
+    /// Does `work`, again and again while the disk is full: the tree is as it was before each try, and the log
+    /// takes no entries meanwhile either.
+    fn while_disk_full<T>(
+        &self,
+        what: &'static str,
+        work: impl Fn() -> lsm_tree::Result<T>,
+    ) -> lsm_tree::Result<T> {
+        let mut told = false;
+        loop {
+            match work() {
+                Err(lsm_tree::Error::Io(error)) if error.kind() == StorageFull && !self.stopping() => {
+                    if !std::mem::replace(&mut told, true) {
+                        tracing::error!(what, "the disk is full: the store tries again until there is room");
+                    }
+                    std::thread::sleep(DISK_FULL_PAUSE);
+                }
+                done => return done,
+            }
+        }
+    }
+
     fn run_flusher(&self) -> Result<(), String> {
         while let Some(sealed) = self.next_sealed() {
-            self.flush_one(&sealed).map_err(|error| self.explain(&error))?;
+            self.while_disk_full("flushing", || self.flush_one(&sealed))
+                .map_err(|error| self.explain(&error))?;
             self.install(Some(&sealed));
             self.persisted.store(sealed.index.0, Release);
             self.counters.flushes.fetch_add(1, Relaxed);
@@ -306,7 +332,8 @@ impl Shared {
         while self.next_compaction() {
             loop {
                 let before = self.tree.current_version().id();
-                let done = self.tree.compact(strategy.clone(), SEQNO_BASE);
+                let compact = || self.tree.compact(strategy.clone(), SEQNO_BASE);
+                let done = self.while_disk_full("compacting", compact);
                 if self.stopping() {
                     return Ok(());
                 }
