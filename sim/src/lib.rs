@@ -10,6 +10,12 @@
 //! before it began; replicas that have applied the same entry have the same state; time and revisions never run
 //! backwards.
 //!
+//! ```
+//! let report = quoin_sim::run(quoin_sim::Settings { seed: 7, duration_ms: 1_000 })?;
+//! assert!(report.counts.writes > 0);
+//! # Ok::<(), anyhow::Error>(())
+//! ```
+//!
 //! `cluster.rs` is the world, `node.rs` one replica in it, `workload.rs` the clients and what they check.
 
 mod cluster;
