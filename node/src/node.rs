@@ -65,6 +65,9 @@ pub enum StartError {
     Raft(#[from] raft::Error),
 }
 
+/// How long a stopping node waits for its store to be written out.
+const WRITE_OUT_PATIENCE: Duration = Duration::from_secs(10);
+
 /// A running node.
 pub struct Node {
     shared: Arc<Shared>,
@@ -145,14 +148,23 @@ impl Node {
             threads.join();
             shared.transport().stop(peer_address);
             shared.hub().stop();
-            let store = &shared.published.load().store;
-            if let Err(error) = store.flush() {
-                tracing::warn!(%error, "the store was not written out; the log has everything");
-            }
+            write_out(Arc::clone(&shared.published.load().store));
         });
         if ended.await.is_err() {
             tracing::error!("stopping panicked");
         }
+    }
+}
+
+/// Writes the store out, so that the next start has little to replay; given up when the disk does not take it.
+fn write_out(store: Arc<LsmStore>) {
+    let (done, written) = std::sync::mpsc::channel();
+    // A thread of its own: it may be left behind waiting for a full disk.
+    std::thread::spawn(move || done.send(store.flush()));
+    match written.recv_timeout(WRITE_OUT_PATIENCE) {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::warn!(%error, "the store was not written out; the log has everything"),
+        Err(_) => tracing::warn!("the store was not written out in time; the log has everything"),
     }
 }
 
