@@ -26,7 +26,7 @@ pub(crate) fn kv_reply(reply: Reply) -> Result<(Revision, kv::Response), Status>
         Reply::Kv(kv::Reply { revision, result }) => {
             result.map(|response| (revision, response)).map_err(error::refused)
         }
-        Reply::System(other) => Err(error::fault(&format_args!("a kv command was answered by {other:?}"))),
+        other => Err(error::unexpected_reply("kv", &other)),
     }
 }
 
@@ -37,7 +37,7 @@ pub(crate) fn kv_reply(reply: Reply) -> Result<(Revision, kv::Response), Status>
 pub(crate) async fn system_operation(engine: &Engine, operation: system::Operation) -> Result<(), Status> {
     match engine.propose(operation.into_command()).await? {
         Reply::System(reply) => error::system_reply(reply),
-        Reply::Kv(other) => Err(error::fault(&format_args!("a system command was answered by {other:?}"))),
+        other => Err(error::unexpected_reply("system", &other)),
     }
 }
 

@@ -8,7 +8,7 @@ use crate::engine::{MemberError, ProposeError, ReadError};
 use crate::watch::WatchEnd;
 use quoin_core::history::Unavailable;
 use quoin_core::kv::Refusal;
-use quoin_core::{StoreError, system};
+use quoin_core::{Reply, StoreError, system};
 use std::fmt::Display;
 use tonic::{Code, Status};
 
@@ -167,6 +167,11 @@ pub(crate) fn watch_end(end: WatchEnd) -> Status {
 pub(crate) fn fault(error: &dyn Display) -> Status {
     tracing::error!(%error, "a request failed by a fault of this node");
     Status::internal(format!("quoin: {error}"))
+}
+
+/// The status of a command that another face has answered, which none does.
+pub(crate) fn unexpected_reply(face: &str, reply: &Reply) -> Status {
+    fault(&format_args!("a {face} command was answered by {reply:?}"))
 }
 
 /// The status of a read that the store could not serve.
