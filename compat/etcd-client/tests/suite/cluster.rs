@@ -1,0 +1,337 @@
+//! What clients were promised holds while the cluster changes under them. Every test keeps a load running.
+
+use anyhow::{Context, Result, ensure};
+use etcd_client::{Client, GetOptions, MemberAddOptions, WatchOptions};
+use quoin_compat_etcd_client::{Playground, SMALL, connect, wait};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::task::JoinHandle;
+
+/// A call that takes longer counts as failed: its outcome is unknown.
+const CALL: Duration = Duration::from_secs(5);
+const KEYS: u64 = 17;
+
+/// Writers that go on whatever happens and remember what was acknowledged: of each key the largest number.
+struct Load {
+    stop: Arc<AtomicBool>,
+    acknowledged: Arc<Mutex<BTreeMap<String, u64>>>,
+    count: Arc<AtomicU64>,
+    newest_revision: Arc<AtomicI64>,
+    writers: Vec<JoinHandle<()>>,
+}
+
+impl Load {
+    async fn start(playground: &Playground, writers: usize) -> Result<Self> {
+        let mut load = Self {
+            stop: Arc::default(),
+            acknowledged: Arc::default(),
+            count: Arc::default(),
+            newest_revision: Arc::default(),
+            writers: Vec::new(),
+        };
+        for writer in 0..writers {
+            let client = connect(&playground.endpoints()[..3]).await?;
+            let handle = tokio::spawn(write(
+                client,
+                writer,
+                Arc::clone(&load.stop),
+                Arc::clone(&load.acknowledged),
+                Arc::clone(&load.count),
+                Arc::clone(&load.newest_revision),
+            ));
+            load.writers.push(handle);
+        }
+        Ok(load)
+    }
+
+    async fn more(&self, writes: u64) -> Result<()> {
+        let target = self.count.load(Ordering::SeqCst) + writes;
+        wait("the load to go on", || async { self.count.load(Ordering::SeqCst) >= target }).await
+    }
+
+    async fn end(self) -> Result<BTreeMap<String, u64>> {
+        self.stop.store(true, Ordering::SeqCst);
+        for writer in self.writers {
+            writer.await?;
+        }
+        Ok(std::mem::take(&mut *self.acknowledged.lock().expect("no writer panicked")))
+    }
+}
+
+async fn write(
+    mut client: Client,
+    writer: usize,
+    stop: Arc<AtomicBool>,
+    acknowledged: Arc<Mutex<BTreeMap<String, u64>>>,
+    count: Arc<AtomicU64>,
+    newest_revision: Arc<AtomicI64>,
+) {
+    for number in 1.. {
+        if stop.load(Ordering::SeqCst) {
+            return;
+        }
+        let key = format!("load/{writer}/{}", number % KEYS);
+        let value = format!("{number} {}", "x".repeat(700));
+        let Ok(Ok(reply)) = tokio::time::timeout(CALL, client.put(key.clone(), value, None)).await else {
+            continue;
+        };
+        acknowledged.lock().expect("no writer panicked").insert(key, number);
+        let revision = reply.header().map_or(0, etcd_client::ResponseHeader::revision);
+        newest_revision.fetch_max(revision, Ordering::SeqCst);
+        count.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+async fn number_at(client: &mut Client, key: &str) -> Result<Option<u64>> {
+    let reply = client.get(key, None).await?;
+    let Some(kv) = reply.kvs().first() else { return Ok(None) };
+    Ok(Some(kv.value_str()?.split(' ').next().unwrap_or_default().parse()?))
+}
+
+/// Each key has its acknowledged value on every replica, or a later one of unknown fate, and all replicas are equal.
+async fn check(
+    playground: &Playground,
+    replicas: &[usize],
+    acknowledged: &BTreeMap<String, u64>,
+) -> Result<()> {
+    ensure!(acknowledged.len() > 20, "only {} keys were written", acknowledged.len());
+    let mut revision = 0;
+    for replica in replicas {
+        let mut client = playground.client(*replica).await?;
+        for (key, number) in acknowledged {
+            let found = number_at(&mut client, key).await?.with_context(|| format!("{key} is lost"))?;
+            ensure!(found >= *number, "{key}: {number} was acknowledged, replica {replica} has {found}");
+        }
+        revision = revision.max(client.get("x", None).await?.header().context("a header")?.revision());
+    }
+    let mut hashes = Vec::new();
+    for replica in replicas {
+        let mut client = playground.client(*replica).await?;
+        client.get("x", None).await?;
+        hashes.push(client.hash_kv(revision).await?.hash());
+    }
+    ensure!(hashes.windows(2).all(|pair| pair[0] == pair[1]), "different at {revision}: {hashes:?}");
+    Ok(())
+}
+
+/// Reads on every replica until told to stop, each never older than what was acknowledged before it began. Returns how
+/// many reads were answered.
+async fn read_on(
+    mut clients: Vec<Client>,
+    acknowledged: Arc<Mutex<BTreeMap<String, u64>>>,
+    stop: Arc<AtomicBool>,
+) -> Result<u64> {
+    let mut reads = 0;
+    for round in 0u64.. {
+        if stop.load(Ordering::SeqCst) {
+            break;
+        }
+        let (key, replica) = (format!("load/0/{}", round % KEYS), (round % 3) as usize);
+        let before = acknowledged.lock().expect("no writer panicked").get(&key).copied().unwrap_or(0);
+        let read = tokio::time::timeout(CALL, number_at(&mut clients[replica], &key)).await;
+        // A replica that is down, or has no leader, says so: that is no answer.
+        let Ok(Ok(seen)) = read else { continue };
+        let seen = seen.unwrap_or(0);
+        ensure!(seen >= before, "replica {replica} showed {key}={seen} after {before} was acknowledged");
+        reads += 1;
+    }
+    Ok(reads)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn leaders_are_killed_and_no_write_is_lost_and_no_read_is_stale() -> Result<()> {
+    let mut playground = Playground::start(SMALL).await?;
+    let load = Load::start(&playground, 4).await?;
+    load.more(100).await?;
+    let mut clients = Vec::new();
+    for replica in 0..3 {
+        clients.push(playground.client(replica).await?);
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    let readers = tokio::spawn(read_on(clients, Arc::clone(&load.acknowledged), Arc::clone(&stop)));
+    for _ in 0..3 {
+        let killed = playground.kill(playground.leader().await?).await?;
+        load.more(200).await?;
+        playground.restart(killed).await?;
+        load.more(100).await?;
+    }
+    stop.store(true, Ordering::SeqCst);
+    let reads = readers.await??;
+    ensure!(reads > 100, "only {reads} reads were answered");
+    check(&playground, &[0, 1, 2], &load.end().await?).await
+}
+
+/// A watch that is taken up again where it ended, until it has seen the revision `last`.
+struct Watcher {
+    /// Every revision up to this one was seen, once.
+    seen: Arc<AtomicI64>,
+    /// Where to end; 0 while that is open.
+    last: Arc<AtomicI64>,
+    task: JoinHandle<Result<()>>,
+}
+
+impl Watcher {
+    fn start(endpoint: String) -> Self {
+        // Revision 1 is that of the empty store.
+        let (seen, last) = (Arc::new(AtomicI64::new(1)), Arc::new(AtomicI64::new(0)));
+        let task = tokio::spawn(watch_on(endpoint, Arc::clone(&seen), Arc::clone(&last)));
+        Self { seen, last, task }
+    }
+
+    fn has_seen(&self, revision: i64) -> bool {
+        self.seen.load(Ordering::SeqCst) >= revision || self.task.is_finished()
+    }
+}
+
+async fn watch_on(endpoint: String, seen: Arc<AtomicI64>, last: Arc<AtomicI64>) -> Result<()> {
+    let done =
+        || matches!(last.load(Ordering::SeqCst), last if last > 0 && seen.load(Ordering::SeqCst) >= last);
+    while !done() {
+        let Ok(mut client) = connect(std::slice::from_ref(&endpoint)).await else { continue };
+        let from = seen.load(Ordering::SeqCst) + 1;
+        let options = WatchOptions::new().with_prefix().with_start_revision(from);
+        let Ok(mut stream) = client.watch("load/", Some(options)).await else {
+            // The replica is down.
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            continue;
+        };
+        while !done() {
+            // The end of the stream, or a replica that died silently: taken up again where it ended.
+            let Ok(Ok(Some(message))) = tokio::time::timeout(CALL, stream.message()).await else { break };
+            ensure!(!message.canceled(), "the watch at {from} was ended: {}", message.cancel_reason());
+            for event in message.events() {
+                let revision = event.kv().context("an event has a key")?.mod_revision();
+                let before = seen.swap(revision, Ordering::SeqCst);
+                // Every revision is one put of the load.
+                ensure!(revision == before + 1, "{endpoint}: revision {revision} came after {before}");
+            }
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn watches_have_no_gap_and_no_duplicate_across_leader_changes_and_compaction() -> Result<()> {
+    let mut playground = Playground::start(SMALL).await?;
+    let watchers: Vec<Watcher> = playground.endpoints().iter().cloned().map(Watcher::start).collect();
+    let load = Load::start(&playground, 4).await?;
+    let mut compacted = 0;
+    for _ in 0..3 {
+        load.more(200).await?;
+        let killed = playground.kill(playground.leader().await?).await?;
+        load.more(100).await?;
+        playground.restart(killed).await?;
+        // All that every watcher has seen is forgotten, while they watch on: those who were cut off catch up first.
+        let newest = load.newest_revision.load(Ordering::SeqCst);
+        wait("the watchers to follow", || async { watchers.iter().all(|watcher| watcher.has_seen(newest)) })
+            .await?;
+        playground.client(0).await?.compact(newest, None).await?;
+        compacted = newest;
+        load.more(100).await?;
+    }
+    load.end().await?;
+    let mut client = playground.client(1).await?;
+    let reply = client.get("load/", Some(GetOptions::new().with_prefix().with_count_only())).await?;
+    let newest = reply.header().context("a header")?.revision();
+    ensure!(newest > compacted && compacted > 500, "compacted {compacted}, newest {newest}");
+    for watcher in &watchers {
+        watcher.last.store(newest, Ordering::SeqCst);
+    }
+    for watcher in watchers {
+        watcher.task.await??;
+        ensure!(watcher.seen.load(Ordering::SeqCst) == newest, "a watcher ended early");
+    }
+    // And who comes too late is told what is there.
+    for replica in 0..3 {
+        let mut client = playground.client(replica).await?;
+        client.get("x", None).await?;
+        let mut stream = client.watch("load/", Some(WatchOptions::new().with_start_revision(2))).await?;
+        let mut message = stream.message().await?.context("an answer")?;
+        if !message.canceled() {
+            message = stream.message().await?.context("an answer")?;
+        }
+        ensure!(message.canceled() && message.compact_revision() == compacted, "{message:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_left_behind_gets_a_snapshot_and_then_takes_part() -> Result<()> {
+    let mut playground = Playground::start(SMALL).await?;
+    let leader = playground.leader().await?;
+    let (away, other) = ((leader + 1) % 3, (leader + 2) % 3);
+    let killed = playground.kill(away).await?;
+    let load = Load::start(&playground, 4).await?;
+    let mut client = playground.client(leader).await?;
+    // 24 MiB, twelve times what of the log is kept.
+    for number in 0..384 {
+        client.put(format!("large/{}", number % 40), vec![number as u8; 64 << 10], None).await?;
+    }
+    playground.restart(killed).await?;
+    ensure!(playground.log(away).contains("installed a snapshot"), "it caught up without one");
+    load.more(100).await?;
+    let acknowledged = load.end().await?;
+    check(&playground, &[0, 1, 2], &acknowledged).await?;
+    // With another one gone its vote is needed.
+    playground.kill(other).await?;
+    playground.leader().await?;
+    let client = playground.client(away).await?;
+    wait("a write through it", || async { client.clone().put("after", "v", None).await.is_ok() }).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn members_come_and_go_under_load() -> Result<()> {
+    let mut playground = Playground::start(SMALL).await?;
+    let watcher = Watcher::start(playground.endpoints()[playground.leader().await?].clone());
+    let load = Load::start(&playground, 4).await?;
+    load.more(100).await?;
+    let leader = playground.leader().await?;
+    let mut client = playground.client(leader).await?;
+    let options = MemberAddOptions::new().with_is_learner();
+    let added = client.member_add([playground.next_peer_url()], Some(options)).await?;
+    let added = added.member().context("the new member")?.id();
+    let newcomer = playground.start_added().await?;
+    load.more(100).await?;
+    let promote = || async { client.clone().member_promote(added).await.is_ok() };
+    wait("the learner to be ready to vote", promote).await?;
+    load.more(100).await?;
+    let members = client.member_list().await?;
+    let gone = (leader + 1) % 3;
+    let name = format!("replica-{}", gone + 1);
+    let victim = members.members().iter().find(|member| member.name() == name).context("the member")?.id();
+    client.member_remove(victim).await?;
+    load.more(100).await?;
+    // The newcomer leads, and its acknowledgement counts: nothing is lost by the change.
+    client.move_leader(added).await?;
+    load.more(100).await?;
+    let newest = load.newest_revision.load(Ordering::SeqCst);
+    let acknowledged = load.end().await?;
+    wait("the watch to have seen it all", || async { watcher.has_seen(newest) }).await?;
+    watcher.last.store(newest, Ordering::SeqCst);
+    watcher.task.await??;
+    let rest: Vec<usize> = (0..4).filter(|replica| *replica != gone).collect();
+    ensure!(rest.contains(&newcomer), "the newcomer stays");
+    check(&playground, &rest, &acknowledged).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_replicas_are_killed_at_once_and_everything_is_there() -> Result<()> {
+    let mut playground = Playground::start(SMALL).await?;
+    let load = Load::start(&playground, 4).await?;
+    load.more(400).await?;
+    let mut client = playground.client(0).await?;
+    let lease = client.lease_grant(600, None).await?.id();
+    let options = etcd_client::PutOptions::new().with_lease(lease);
+    client.put("leased", "v", Some(options)).await?;
+    let before = client.get("leased", None).await?.kvs()[0].clone();
+    playground.crash_and_start_again().await?;
+    load.more(100).await?;
+    let acknowledged = load.end().await?;
+    let mut client = playground.client(2).await?;
+    let after = client.get("leased", None).await?.kvs()[0].clone();
+    ensure!(format!("{before:?}") == format!("{after:?}"), "{before:?} is now {after:?}");
+    ensure!(client.lease_time_to_live(lease, None).await?.ttl() > 0, "the lease is gone");
+    check(&playground, &[0, 1, 2], &acknowledged).await
+}
