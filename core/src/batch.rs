@@ -28,6 +28,8 @@ pub enum Face {
     System = 0,
     /// Versioned keys.
     Kv = 1,
+    /// Rules by network and address.
+    Route = 2,
 }
 
 impl TryFrom<u8> for Face {
@@ -37,6 +39,7 @@ impl TryFrom<u8> for Face {
         match tag {
             0 => Ok(Self::System),
             1 => Ok(Self::Kv),
+            2 => Ok(Self::Route),
             _ => Err(Malformed { what: "face" }),
         }
     }

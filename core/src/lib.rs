@@ -13,9 +13,12 @@
 
 pub mod batch;
 pub mod codec;
+#[cfg(test)]
+mod golden;
 pub mod history;
 pub mod kv;
 pub mod machines;
+pub mod route;
 pub mod store;
 pub mod system;
 pub mod tx;

@@ -12,8 +12,9 @@ use crate::history::{self, Event};
 use crate::store::{Store, StoreError, View};
 use crate::tx::Tx;
 use crate::types::{Index, Progress, Revision, Sequence, Stamp, Term};
-use crate::{kv, system};
+use crate::{kv, route, system};
 use bytes::Bytes;
+use std::sync::Arc;
 
 const PROGRESS_KEY: &[u8] = b"\0p";
 const CONFIGURATION_KEY: &[u8] = b"\0c";
@@ -27,6 +28,7 @@ pub const FOUNDING_TERM: Term = Term(1);
 pub struct Machines {
     progress: Progress,
     kv: kv::Machine,
+    route: route::Machine,
 }
 
 /// What a command is answered.
@@ -36,6 +38,8 @@ pub enum Reply {
     System(system::Reply),
     /// By [`kv`].
     Kv(kv::Reply),
+    /// By [`route`].
+    Route(route::Reply),
 }
 
 /// What became of one log entry.
@@ -53,7 +57,7 @@ impl Machines {
         let progress = read_progress(store)?;
         let view = View::new(store, progress.sequence);
         forget_compacted(store, &progress)?;
-        Ok(Self { progress, kv: kv::Machine::open(view)? })
+        Ok(Self { progress, kv: kv::Machine::open(view)?, route: route::Machine::open(view)? })
     }
 
     /// How far this replica is.
@@ -61,10 +65,15 @@ impl Machines {
         self.progress
     }
 
-    /// When the next lease or key expires, if any does: a leader with nothing else to do proposes
+    /// When the next lease, key or node expires, if any does: a leader with nothing else to do proposes
     /// [`system::Operation::Tick`] once its clock has reached it.
     pub fn next_deadline(&self) -> Option<Stamp> {
-        self.kv.next_deadline()
+        [self.kv.next_deadline(), self.route.next_deadline()].into_iter().flatten().min()
+    }
+
+    /// The newest rules of the route face.
+    pub fn routes(&self) -> &Arc<route::Table> {
+        self.route.table()
     }
 
     /// Applies the entry at `index`. An empty payload (a new leader's first entry) only moves the progress.
@@ -149,6 +158,7 @@ impl Machines {
         Ok(match command.face {
             Face::System => Reply::System(system::apply(tx, command.bytes)?),
             Face::Kv => Reply::Kv(self.kv.apply(tx, command.bytes)?),
+            Face::Route => Reply::Route(self.route.apply(tx, command.bytes)?),
         })
     }
 
@@ -156,7 +166,7 @@ impl Machines {
     fn expire(&mut self, store: &dyn Store, outcome: &mut Outcome) -> Result<(), StoreError> {
         for _ in 0..kv::EXPIRIES_PER_BATCH_MAX {
             let mut tx = Tx::begin(store, &self.progress);
-            if !self.kv.expire_next(&mut tx)? {
+            if !self.kv.expire_next(&mut tx)? && !self.route.expire_next(&mut tx)? {
                 break;
             }
             outcome.events.extend(tx.finish(&mut self.progress));

@@ -1,5 +1,4 @@
-//! Golden scripts of the kv face: `testscripts/*.txt` hold commands, each after `> `, and below each what it answers.
-//! `UPDATE_GOLDEN=1 cargo test -p quoin-core` writes the answers anew; read the difference before you keep it.
+//! Golden scripts of the kv face, see [`crate::golden`].
 //!
 //! ```text
 //! put KEY VALUE [lease=ID] [ttl=MS] [at=MS] [keep-ttl] [restart-ttl] [prev] [ignore-value] [ignore-lease] [meta=1,2] [keep-meta]
@@ -16,7 +15,7 @@ use super::{
     floor, lease, leases, range, txn_operation::Step,
 };
 use crate::store::MemoryStore;
-use crate::{Batch, Event, Index, Machines, Revision, Stamp, Store, Term, View, history, system};
+use crate::{Batch, Event, Index, Machines, Revision, Stamp, Store, Term, View, golden, history, system};
 use bytes::Bytes;
 use std::fmt::Write;
 
@@ -367,7 +366,7 @@ fn replay(script: &str) -> String {
     let store = MemoryStore::new();
     let machines = Machines::open(&store).unwrap();
     let mut world = World { store: &store, machines, stamp: 1000, term: 1, out: String::new() };
-    for line in script.lines().filter(|line| line.starts_with(['>', '#']) || line.is_empty()) {
+    for line in golden::kept_lines(script) {
         world.say(line);
         if let Some(command) = line.strip_prefix("> ") {
             world.run(command);
@@ -385,17 +384,5 @@ fn replay(script: &str) -> String {
 
 #[test]
 fn scripts_answer_as_recorded() {
-    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/kv/testscripts");
-    let mut paths: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-    paths.sort();
-    assert!(paths.len() >= 5, "the scripts are gone");
-    for path in paths {
-        let recorded = std::fs::read_to_string(&path).unwrap();
-        let answered = replay(&recorded);
-        if std::env::var_os("UPDATE_GOLDEN").is_some() {
-            std::fs::write(&path, answered).unwrap();
-        } else {
-            assert!(recorded == answered, "{} answers differently now:\n{answered}", path.display());
-        }
-    }
+    golden::check("kv", 5, replay);
 }

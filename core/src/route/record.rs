@@ -1,0 +1,149 @@
+//! The route face's keys in the store. All begin with the face byte `0x02`; integers in keys are big-endian.
+//!
+//! ```text
+//! 0x02 'r' rule key                      -> the rule's record
+//! 0x02 'g' u8 length, group, rule key    -> the same record
+//! 0x02 'o' u8 kind, name                 -> an object: u64 revision, then its message
+//! 0x02 's' name                          -> a node's status: u64 revision, u8 alive, varint stamp of the change
+//! 0x02 'h' name                          -> a node's last heartbeat: varints stamp, deadline, revision it had applied
+//! 0x02 'x' u64 deadline, name            -> nothing: look at the node when the deadline has come
+//! ```
+
+use super::rule::RuleKey;
+use crate::codec::{Malformed, Reader, put_varint};
+use crate::types::Stamp;
+use bytes::Bytes;
+
+const FACE: u8 = crate::Face::Route as u8;
+
+pub(super) const RULES: [u8; 2] = [FACE, b'r'];
+pub(super) const GROUPS: [u8; 2] = [FACE, b'g'];
+pub(super) const OBJECTS: [u8; 2] = [FACE, b'o'];
+pub(super) const STATUSES: [u8; 2] = [FACE, b's'];
+pub(super) const EXPIRIES_END: [u8; 2] = [FACE, b'x' + 1];
+
+/// The store key of the rule with the key bytes `rule_key`.
+pub(super) fn rule(rule_key: &[u8]) -> Bytes {
+    [&RULES, rule_key].concat().into()
+}
+
+pub(super) fn vni(vni: u32) -> Vec<u8> {
+    [&RULES, &vni.to_be_bytes()[1..]].concat()
+}
+
+pub(super) fn group(group: &[u8]) -> Vec<u8> {
+    let length = u8::try_from(group.len()).expect("groups' lengths are checked where they enter");
+    [&GROUPS, [length].as_slice(), group].concat()
+}
+
+pub(super) fn in_group(group_name: &[u8], rule_key: &[u8]) -> Bytes {
+    let length = u8::try_from(group_name.len()).expect("groups' lengths are checked where they enter");
+    [&GROUPS, [length].as_slice(), group_name, rule_key].concat().into()
+}
+
+/// The group and the rule key in the part of a store key after [`GROUPS`].
+pub(super) fn split_group(rest: &[u8]) -> Result<(&[u8], RuleKey), Malformed> {
+    let malformed = Malformed { what: "rule's group key" };
+    let (&length, rest) = rest.split_first().ok_or(malformed.clone())?;
+    let (group, key) = rest.split_at_checked(length.into()).ok_or(malformed)?;
+    Ok((group, RuleKey::decode(key)?))
+}
+
+pub(super) fn object(kind: u8, name: &[u8]) -> Bytes {
+    [&OBJECTS, [kind].as_slice(), name].concat().into()
+}
+
+pub(super) fn status(name: &[u8]) -> Bytes {
+    [&STATUSES, name].concat().into()
+}
+
+pub(super) fn heartbeat(name: &[u8]) -> Vec<u8> {
+    [&[FACE, b'h'], name].concat()
+}
+
+pub(super) fn expiry_from(deadline: u64) -> Vec<u8> {
+    [&[FACE, b'x'], deadline.to_be_bytes().as_slice()].concat()
+}
+
+pub(super) fn expiry(deadline: u64, name: &[u8]) -> Vec<u8> {
+    [expiry_from(deadline).as_slice(), name].concat()
+}
+
+/// Deadline and name in an expiry's store key.
+pub(super) fn read_expiry(store_key: &Bytes) -> Result<(u64, Bytes), Malformed> {
+    let mut reader = Reader::new(store_key.slice(2..), "node expiry key");
+    let deadline = reader.take(8)?[..].try_into().map(u64::from_be_bytes).expect("8 bytes were taken");
+    Ok((deadline, reader.rest()))
+}
+
+/// A node's last word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct LastHeartbeat {
+    pub(super) at: Stamp,
+    pub(super) deadline: Stamp,
+    pub(super) applied_revision: u64,
+}
+
+impl LastHeartbeat {
+    pub(super) fn encode(self) -> Bytes {
+        let mut out = Vec::with_capacity(20);
+        [self.at.0, self.deadline.0, self.applied_revision]
+            .iter()
+            .for_each(|number| put_varint(&mut out, *number));
+        out.into()
+    }
+
+    pub(super) fn decode(bytes: Bytes) -> Result<Self, Malformed> {
+        let mut reader = Reader::new(bytes, "heartbeat record");
+        Ok(Self {
+            at: Stamp(reader.varint()?),
+            deadline: Stamp(reader.varint()?),
+            applied_revision: reader.varint()?,
+        })
+    }
+}
+
+/// Whether a node is alive, since when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Status {
+    pub(super) revision: u64,
+    pub(super) alive: bool,
+    pub(super) since: Stamp,
+}
+
+impl Status {
+    pub(super) fn encode(self) -> Bytes {
+        let mut out = Vec::with_capacity(16);
+        out.extend_from_slice(&self.revision.to_be_bytes());
+        out.push(u8::from(self.alive));
+        put_varint(&mut out, self.since.0);
+        out.into()
+    }
+
+    pub(super) fn decode(bytes: Bytes) -> Result<Self, Malformed> {
+        let mut reader = Reader::new(bytes, "node status record");
+        let revision = reader.take(8)?[..].try_into().map(u64::from_be_bytes).expect("8 bytes were taken");
+        Ok(Self { revision, alive: reader.byte()? == 1, since: Stamp(reader.varint()?) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layouts_are_pinned() {
+        assert_eq!(&rule(b"key")[..], b"\x02rkey");
+        assert_eq!(vni(0x0102), b"\x02r\0\x01\x02");
+        assert_eq!(&in_group(b"grp", b"key")[..], b"\x02g\x03grpkey");
+        assert_eq!(&object(1, b"name")[..], b"\x02o\x01name");
+        assert_eq!(expiry(1, b"n"), b"\x02x\0\0\0\0\0\0\0\x01n");
+        assert_eq!(read_expiry(&expiry(1, b"n").into()), Ok((1, "n".into())));
+        let beat = LastHeartbeat { at: Stamp(1), deadline: Stamp(300), applied_revision: 9 };
+        assert_eq!(&beat.encode()[..], b"\x01\xac\x02\x09");
+        assert_eq!(LastHeartbeat::decode(beat.encode()), Ok(beat));
+        let status = Status { revision: 2, alive: true, since: Stamp(3) };
+        assert_eq!(&status.encode()[..], b"\0\0\0\0\0\0\0\x02\x01\x03");
+        assert_eq!(Status::decode(status.encode()), Ok(status));
+    }
+}
