@@ -30,6 +30,8 @@ pub enum Face {
     Kv = 1,
     /// Rules by network and address.
     Route = 2,
+    /// Accounts and transfers.
+    Ledger = 3,
 }
 
 impl TryFrom<u8> for Face {
@@ -40,6 +42,7 @@ impl TryFrom<u8> for Face {
             0 => Ok(Self::System),
             1 => Ok(Self::Kv),
             2 => Ok(Self::Route),
+            3 => Ok(Self::Ledger),
             _ => Err(Malformed { what: "face" }),
         }
     }

@@ -17,6 +17,7 @@ pub mod codec;
 mod golden;
 pub mod history;
 pub mod kv;
+pub mod ledger;
 pub mod machines;
 pub mod route;
 pub mod store;

@@ -12,7 +12,7 @@ use crate::history::{self, Event};
 use crate::store::{Store, StoreError, View};
 use crate::tx::Tx;
 use crate::types::{Index, Progress, Revision, Sequence, Stamp, Term};
-use crate::{kv, route, system};
+use crate::{kv, ledger, route, system};
 use bytes::Bytes;
 use std::sync::Arc;
 
@@ -29,6 +29,7 @@ pub struct Machines {
     progress: Progress,
     kv: kv::Machine,
     route: route::Machine,
+    ledger: ledger::Machine,
 }
 
 /// What a command is answered.
@@ -40,6 +41,8 @@ pub enum Reply {
     Kv(kv::Reply),
     /// By [`route`].
     Route(route::Reply),
+    /// By [`ledger`].
+    Ledger(ledger::Reply),
 }
 
 /// What became of one log entry.
@@ -57,7 +60,12 @@ impl Machines {
         let progress = read_progress(store)?;
         let view = View::new(store, progress.sequence);
         forget_compacted(store, &progress)?;
-        Ok(Self { progress, kv: kv::Machine::open(view)?, route: route::Machine::open(view)? })
+        Ok(Self {
+            progress,
+            kv: kv::Machine::open(view)?,
+            route: route::Machine::open(view)?,
+            ledger: ledger::Machine::open(view)?,
+        })
     }
 
     /// How far this replica is.
@@ -65,10 +73,11 @@ impl Machines {
         self.progress
     }
 
-    /// When the next lease, key or node expires, if any does: a leader with nothing else to do proposes
-    /// [`system::Operation::Tick`] once its clock has reached it.
+    /// When the next lease, key, node or pending transfer expires, if any does: a leader with nothing else to do
+    /// proposes [`system::Operation::Tick`] once its clock has reached it.
     pub fn next_deadline(&self) -> Option<Stamp> {
-        [self.kv.next_deadline(), self.route.next_deadline()].into_iter().flatten().min()
+        let deadlines = [self.kv.next_deadline(), self.route.next_deadline(), self.ledger.next_deadline()];
+        deadlines.into_iter().flatten().min()
     }
 
     /// The newest rules of the route face.
@@ -159,6 +168,7 @@ impl Machines {
             Face::System => Reply::System(system::apply(tx, command.bytes)?),
             Face::Kv => Reply::Kv(self.kv.apply(tx, command.bytes)?),
             Face::Route => Reply::Route(self.route.apply(tx, command.bytes)?),
+            Face::Ledger => Reply::Ledger(self.ledger.apply(tx, command.bytes)?),
         })
     }
 
@@ -169,6 +179,10 @@ impl Machines {
             if !self.kv.expire_next(&mut tx)? && !self.route.expire_next(&mut tx)? {
                 break;
             }
+            outcome.events.extend(tx.finish(&mut self.progress));
+        }
+        let mut tx = Tx::begin(store, &self.progress);
+        if self.ledger.expire(&mut tx)? {
             outcome.events.extend(tx.finish(&mut self.progress));
         }
         Ok(())
