@@ -9,7 +9,10 @@ const FILES: &[&str] = &[
     "etcd/server/v3election/v3electionpb/v3election.proto",
     "etcd/server/v3lock/v3lockpb/v3lock.proto",
     "quoin/kv/v1/kv.proto",
+    "quoin/route/v1/route.proto",
 ];
+/// Answers that a server encodes once and sends many times, or writes straight from its records.
+const ENCODED: &[&str] = &[".quoin.route.v1.GetResponse", ".quoin.route.v1.WatchResponse"];
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=etcd");
@@ -20,11 +23,32 @@ fn main() -> Result<(), Box<dyn Error>> {
         .emit_rerun_if_changed(false)
         .compile_fds(descriptors.clone())?;
 
+    compile_encoded(&descriptors)?;
+
     // Reflection serves names and numbers; places in the source would only make it larger.
     for file in &mut descriptors.file {
         file.source_code_info = None;
     }
     let path = PathBuf::from(env::var("OUT_DIR")?).join("descriptors.bin");
     fs::write(path, prost::Message::encode_to_vec(&descriptors))?;
+    Ok(())
+}
+
+/// The route face's server once more, with the answers in [`ENCODED`] as bytes; all other types are those above.
+fn compile_encoded(descriptors: &prost_types::FileDescriptorSet) -> Result<(), Box<dyn Error>> {
+    let mut route = descriptors.clone();
+    route.file.retain(|file| matches!(file.package(), "quoin.kv.v1" | "quoin.route.v1"));
+    let folder = PathBuf::from(env::var("OUT_DIR")?).join("encoded");
+    fs::create_dir_all(&folder)?;
+    let mut builder = tonic_prost_build::configure()
+        .build_client(false)
+        .emit_rerun_if_changed(false)
+        .out_dir(folder)
+        .extern_path(".quoin.kv.v1", "crate::quoin::kv::v1")
+        .extern_path(".quoin.route.v1", "crate::quoin::route::v1");
+    for message in ENCODED {
+        builder = builder.extern_path(*message, "crate::Encoded");
+    }
+    builder.compile_fds(route)?;
     Ok(())
 }

@@ -4,7 +4,7 @@
 use crate::api;
 use crate::config::{Config, ConfigError};
 use crate::engine::apply::Applier;
-use crate::engine::{Engine, Input, Shared, Threads, Upkeep, receive_snapshot, spawn};
+use crate::engine::{Engine, Input, Published, Shared, Threads, Upkeep, receive_snapshot, spawn};
 use crate::identity::{Identity, LAYOUT_VERSION, number_of};
 use crate::raft::log::{Base, HardState, Log, LogError, Options as LogOptions, RealDisk, Record};
 use crate::raft::message::PeerMessage;
@@ -236,7 +236,8 @@ impl Prepared {
             replica_options(&config),
         )?;
         let applier = Applier::open(&*store)?;
-        let shared = Shared::new(identity.id, identity.cluster, config, log, stores, store, progress);
+        let published = Published { store, routes: Arc::clone(applier.routes()), progress };
+        let shared = Shared::new(identity.id, identity.cluster, config, log, stores, published);
         Ok(Self { shared, replica, applier, peers })
     }
 }

@@ -46,7 +46,25 @@ pub mod quoin {
             tonic::include_proto!("quoin.kv.v1");
         }
     }
+
+    /// The route face.
+    pub mod route {
+        /// Version 1.
+        pub mod v1 {
+            #![allow(missing_docs, unreachable_pub, clippy::all)]
+            tonic::include_proto!("quoin.route.v1");
+        }
+
+        /// The server of version 1 with its largest answers as bytes, see [`crate::Encoded`].
+        pub mod encoded {
+            #![allow(missing_docs, unreachable_pub, clippy::all)]
+            include!(concat!(env!("OUT_DIR"), "/encoded/quoin.route.v1.rs"));
+        }
+    }
 }
+
+mod encoded;
+pub use encoded::Encoded;
 
 /// All of the above as an encoded `google.protobuf.FileDescriptorSet`, for gRPC reflection.
 pub const FILE_DESCRIPTOR_SET: &[u8] = tonic::include_file_descriptor_set!("descriptors");

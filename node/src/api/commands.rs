@@ -3,8 +3,9 @@
 use crate::api::error;
 use crate::engine::{Engine, ReadView};
 use crate::store::Pin;
+use quoin_core::history::Unavailable;
 use quoin_core::kv::Refusal;
-use quoin_core::{Command, Reply, Revision, StoreError, history, kv, system};
+use quoin_core::{Command, Reply, Revision, Sequence, StoreError, history, kv, system};
 use tonic::Status;
 
 /// Has a kv operation done. What it was refused for is a status here.
@@ -108,9 +109,24 @@ fn hold(view: &ReadView, revision: i64) -> Result<Option<Pin>, Status> {
         Ok(revision) if revision > 0 => Revision(revision),
         _ => return Ok(None),
     };
-    let sequence = history::sequence_at(view.view(), view.progress(), revision).map_err(error::store)?;
-    let sequence = sequence.map_err(error::revision_unavailable)?;
-    view.store().pin(sequence).map(Some).map_err(|_| error::COMPACTED.into())
+    let pinned = pinned(view, revision).map_err(error::store)?;
+    pinned.map(|(pin, _)| Some(pin)).map_err(error::revision_unavailable)
+}
+
+/// The sequence that shows `revision`, kept from being compacted away while the pin lives.
+///
+/// # Errors
+/// The store failed.
+pub(crate) fn pinned(
+    view: &ReadView,
+    revision: Revision,
+) -> Result<Result<(Pin, Sequence), Unavailable>, StoreError> {
+    let sequence = match history::sequence_at(view.view(), view.progress(), revision)? {
+        Ok(sequence) => sequence,
+        Err(unavailable) => return Ok(Err(unavailable)),
+    };
+    let compacted = Unavailable::Compacted { compacted: view.progress().compacted };
+    Ok(view.store().pin(sequence).map(|pin| (pin, sequence)).map_err(|_| compacted))
 }
 
 /// Runs a long read where it may block.

@@ -1,4 +1,5 @@
-//! The faces' adapters: from the wire to commands and back. `etcd/` is etcd's v3 API, `kv/` is `quoin.kv.v1`;
+//! The faces' adapters: from the wire to commands and back. `etcd/` is etcd's v3 API, `kv/` is `quoin.kv.v1`, `route/` is
+//! `quoin.route.v1`;
 //! `http.rs` is for operators; `error.rs` is the only place where errors become statuses.
 //!
 //! An adapter decodes, validates, and turns requests into [`quoin_core`]'s commands and queries; nothing else. What a
@@ -16,6 +17,7 @@ mod http;
 mod inbound;
 mod kv;
 mod preface;
+mod route;
 
 use crate::engine::Engine;
 use preface::Checked;
@@ -26,6 +28,7 @@ use quoin_proto::etcdserverpb::lease_server::LeaseServer;
 use quoin_proto::etcdserverpb::maintenance_server::MaintenanceServer;
 use quoin_proto::etcdserverpb::watch_server::WatchServer;
 use quoin_proto::quoin::kv::v1::kv_server::KvServer as QuoinKvServer;
+use quoin_proto::quoin::route::encoded::route_server::RouteServer;
 use quoin_proto::v3electionpb::election_server::ElectionServer;
 use quoin_proto::v3lockpb::lock_server::LockServer;
 use std::io;
@@ -145,6 +148,9 @@ fn routes(engine: &Engine, life: &Life) -> io::Result<Routes> {
         .add_service(AuthServer::new(etcd::Auth))
         .add_service(
             QuoinKvServer::new(kv::Kv::new(engine(), life.clone())).max_decoding_message_size(batch_max),
+        )
+        .add_service(
+            RouteServer::new(route::Route::new(engine(), life.clone())).max_decoding_message_size(batch_max),
         )
         .add_service(reflection().build_v1().map_err(io::Error::other)?)
         .add_service(reflection().build_v1alpha().map_err(io::Error::other)?);

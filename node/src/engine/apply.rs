@@ -5,8 +5,9 @@ use crate::raft::replica::{
     Barrier, Committed, Content, Expectation, GIVE_UP_TICKS, Lost, ReadWaiter, Waiter,
 };
 use quoin_core::machines::Outcome;
-use quoin_core::{Event, Index, Machines, Progress, Reply, Stamp, Store, StoreError, Term};
+use quoin_core::{Event, Index, Machines, Progress, Reply, Stamp, Store, StoreError, Term, route};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// One replica's machines, and who waits for what.
 pub struct Applier {
@@ -41,7 +42,12 @@ impl Applier {
         self.machines.progress()
     }
 
-    /// When the next lease or key expires, if any does.
+    /// The newest rules.
+    pub fn routes(&self) -> &Arc<route::Table> {
+        self.machines.routes()
+    }
+
+    /// When the next lease, key or node expires, if any does.
     pub fn next_deadline(&self) -> Option<Stamp> {
         self.machines.next_deadline()
     }

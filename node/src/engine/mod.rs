@@ -25,7 +25,7 @@ use crate::store::{LsmStore, StoreFolder};
 use crate::watch::Hub;
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use quoin_core::{Command, Index, Progress, Reply, Stamp, StoreError, View, system};
+use quoin_core::{Command, Index, Progress, Reply, Stamp, StoreError, View, route, system};
 use raft::eraftpb::ConfChangeType;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -130,15 +130,21 @@ impl ReadView {
         &self.published.progress
     }
 
+    /// The newest rules: at least as new as this state.
+    pub fn routes(&self) -> &route::Table {
+        &self.published.routes
+    }
+
     /// The store itself, for those who hold versions for longer (`pin`).
     pub fn store(&self) -> &Arc<LsmStore> {
         &self.published.store
     }
 }
 
-/// Store and progress, replaced together after each applied entry.
+/// Store and progress, replaced together after each applied entry; and what the machines keep in memory.
 pub(crate) struct Published {
     pub(crate) store: Arc<LsmStore>,
+    pub(crate) routes: Arc<route::Table>,
     pub(crate) progress: Progress,
 }
 
@@ -263,8 +269,7 @@ impl Shared {
         config: Config,
         log: Arc<Log>,
         stores: StoreFolder,
-        store: Arc<LsmStore>,
-        progress: Progress,
+        published: Published,
     ) -> Arc<Self> {
         Arc::new(Self {
             id,
@@ -275,7 +280,7 @@ impl Shared {
             stores: Mutex::new(stores),
             hub: OnceLock::new(),
             transport: OnceLock::new(),
-            published: ArcSwap::from_pointee(Published { store, progress }),
+            published: ArcSwap::from_pointee(published),
             raft: ArcSwap::default(),
             members: Mutex::default(),
             removed: Mutex::default(),

@@ -19,8 +19,8 @@ use crate::raft::message::{ForwardOutcome, PeerMessage};
 use crate::raft::replica::{
     Append, Barrier, Committed, Content, Effects, Expectation, Proposal, ReadWaiter, Replica, Waiter,
 };
-use crate::store::Importer;
-use quoin_core::{Command, Index, Stamp, StoreError, system};
+use crate::store::{Importer, LsmStore};
+use quoin_core::{Command, Index, Progress, Stamp, StoreError, system};
 use raft::eraftpb::{ConfChangeType, ConfState};
 use std::collections::BTreeMap;
 use std::io;
@@ -466,7 +466,7 @@ impl ApplyThread {
         store.batch_applied(progress.index)?;
         self.shared.metrics.apply_seconds.observe(begun.elapsed().as_secs_f64());
         self.shared.metrics.batch_commands.observe(applied.commands as f64);
-        self.shared.published.store(Arc::new(Published { store, progress }));
+        self.publish(store, progress);
         if !applied.events.is_empty() {
             self.shared.hub().publish(applied.events, progress.revision);
         }
@@ -480,6 +480,11 @@ impl ApplyThread {
         Ok(())
     }
 
+    fn publish(&self, store: Arc<LsmStore>, progress: Progress) {
+        let routes = Arc::clone(self.applier.routes());
+        self.shared.published.store(Arc::new(Published { store, routes, progress }));
+    }
+
     fn release_reads(&mut self) {
         for waiter in self.applier.ready_reads() {
             let _ = waiter.send(Ok(()));
@@ -491,7 +496,7 @@ impl ApplyThread {
         self.applier.installed(&*store)?;
         let progress = self.applier.progress();
         tracing::info!(index = progress.index.0, revision = progress.revision.0, "installed a snapshot");
-        self.shared.published.store(Arc::new(Published { store, progress }));
+        self.publish(store, progress);
         self.shared.hub().reset(progress.revision);
         self.system_changed()
     }

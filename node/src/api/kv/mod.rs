@@ -19,6 +19,7 @@ use run::Parts;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 use translate::Written;
+pub(crate) use translate::consistency;
 
 /// Operations of a batch at most.
 const BATCH_OPERATIONS_MAX: usize = 10_000;
@@ -44,11 +45,17 @@ impl Kv {
     }
 
     fn header_at(&self, progress: &Progress) -> Option<pb::Header> {
-        Some(header(&self.engine, progress.revision, progress.term.0))
+        Some(header_at(&self.engine, progress))
     }
 }
 
-fn header(engine: &Engine, revision: Revision, term: u64) -> pb::Header {
+/// Where and when an answer was made that shows the state at `progress`.
+pub(crate) fn header_at(engine: &Engine, progress: &Progress) -> pb::Header {
+    header(engine, progress.revision, progress.term.0)
+}
+
+/// Where and when an answer was made.
+pub(crate) fn header(engine: &Engine, revision: Revision, term: u64) -> pb::Header {
     let revision = i64::try_from(revision.0).expect("revisions stay below 2^63");
     pb::Header { cluster_id: engine.cluster(), member_id: engine.id(), revision, term }
 }

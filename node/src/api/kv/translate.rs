@@ -296,7 +296,7 @@ pub(super) fn record(kv: kv::KeyValue, progress: &Progress) -> pb::Record {
     }
 }
 
-pub(super) fn consistency(asked: Option<&pb::Consistency>) -> Consistency {
+pub(crate) fn consistency(asked: Option<&pb::Consistency>) -> Consistency {
     match asked.and_then(|asked| asked.level.as_ref()) {
         Some(consistency::Level::Local(local)) => {
             Consistency::Local { max_lag_entries: local.lag_entries_max, max_lag_ms: local.lag_ms_max }
