@@ -151,7 +151,8 @@ impl Codec {
             Self::Q8 { .. } => {
                 let (head, bytes) = stored.split_at(8);
                 assert_eq!(bytes.len() * 4, out.len(), "room for the vector");
-                let number = |at: usize| f32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+                let number =
+                    |at: usize| f32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
                 let (min, step) = (number(0), number(4));
                 for (&byte, four) in bytes.iter().zip(out.chunks_exact_mut(4)) {
                     four.copy_from_slice(&(min + step * f32::from(byte)).to_le_bytes());
@@ -223,13 +224,17 @@ mod tests {
 
     #[test]
     fn what_a_codec_cannot_hold_is_refused_by_place_and_value() {
-        let refused = |codec: Codec, vector: &[f32]| codec.encode(vector, &mut Vec::new()).expect_err("refused").to_string();
+        let refused = |codec: Codec, vector: &[f32]| {
+            codec.encode(vector, &mut Vec::new()).expect_err("refused").to_string()
+        };
         assert_eq!(
             refused(Codec::F16 { dimension: 2 }, &[1.0, 70000.0]),
             "component 1 is 70000, which f16 cannot hold: use f32, or clean the input"
         );
         assert!(refused(Codec::Q8 { dimension: 1 }, &[f32::NAN]).contains("NaN"));
-        assert!(refused(Codec::F32 { dimension: 3 }, &[1.0]).contains("has 1 components, the table's have 3"));
+        assert!(
+            refused(Codec::F32 { dimension: 3 }, &[1.0]).contains("has 1 components, the table's have 3")
+        );
         assert_eq!(there_and_back(Codec::Q8 { dimension: 2 }, &[f32::MAX, f32::MIN])[1], f32::MIN);
     }
 }

@@ -85,7 +85,9 @@ pub enum TableError {
         what: String,
     },
     /// A patch was made for something else.
-    #[error("the patch {patch} was built over {expected}, not over {found}: build it over {found}, or publish {expected} first")]
+    #[error(
+        "the patch {patch} was built over {expected}, not over {found}: build it over {found}, or publish {expected} first"
+    )]
     WrongBase {
         /// The patch's id.
         patch: String,

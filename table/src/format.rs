@@ -133,10 +133,14 @@ mod hex {
         }
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<u8>>, D::Error> {
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<Vec<u8>>, D::Error> {
         let text = Option::<String>::deserialize(deserializer)?;
-        text.map(|text| crate::hex::decode(&text).ok_or_else(|| D::Error::custom("the default row is not hexadecimal")))
-            .transpose()
+        text.map(|text| {
+            crate::hex::decode(&text).ok_or_else(|| D::Error::custom("the default row is not hexadecimal"))
+        })
+        .transpose()
     }
 }
 
@@ -262,11 +266,15 @@ impl Header {
 
     fn check(&self) -> Result<(), String> {
         self.schema.check()?;
-        let within = |at: u64, length: u64, end: u64| at >= BODY && at.checked_add(length).is_some_and(|to| to <= end);
+        let within =
+            |at: u64, length: u64, end: u64| at >= BODY && at.checked_add(length).is_some_and(|to| to <= end);
         let blocks = self.checksums_at.div_ceil(BLOCK as u64);
         let parts_bytes = u64::from(self.parts) * PART_RECORD as u64;
         if self.checksums_at.checked_add(blocks.saturating_mul(4)) != Some(self.file_length) {
-            return Err(format!("checksums at {} do not end the file of {} bytes", self.checksums_at, self.file_length));
+            return Err(format!(
+                "checksums at {} do not end the file of {} bytes",
+                self.checksums_at, self.file_length
+            ));
         }
         if !within(self.pilots_at, self.pilots_length, self.parts_at)
             || !within(self.parts_at, parts_bytes, self.checksums_at)
@@ -323,9 +331,12 @@ impl PartRecord {
             seed: u64_at(bytes, at + 40),
         };
         let stride = header.schema.stride() as u64;
-        let ends = |at: u64, length: u64| at >= BODY && at.checked_add(length).is_some_and(|to| to <= header.pilots_at);
-        if part.buckets == 0
-            || part.slots == 0
+        let ends = |at: u64, length: u64| {
+            at >= BODY && at.checked_add(length).is_some_and(|to| to <= header.pilots_at)
+        };
+        let empty = part.count == 0;
+        if (part.buckets == 0) != empty
+            || (part.slots == 0) != empty
             || part.count > part.slots
             || u64::from(part.pilots_at) + u64::from(part.buckets) > header.pilots_length
             || !ends(part.entries_at, u64::from(part.slots) * stride)

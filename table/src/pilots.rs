@@ -95,7 +95,8 @@ impl Search {
     }
 
     fn run(mut self) -> Option<Vec<u8>> {
-        let mut order: Vec<u32> = (0..self.pilots.len() as u32).filter(|&bucket| self.size(bucket) > 0).collect();
+        let mut order: Vec<u32> =
+            (0..self.pilots.len() as u32).filter(|&bucket| self.size(bucket) > 0).collect();
         order.sort_by_key(|&bucket| std::cmp::Reverse(self.size(bucket)));
         let mut homeless = Vec::new();
         let mut recent = VecDeque::with_capacity(RECENT);
@@ -153,7 +154,8 @@ impl Search {
     /// The pilot that makes the fewest and smallest others homeless. `None` if every pilot collides with itself or
     /// with the buckets placed last.
     fn cheapest(&mut self, bucket: u32, recent: &VecDeque<u32>) -> Option<u8> {
-        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.random =
+            self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let first = (self.random >> 56) as u8;
         let mut best = None;
         let mut slots = [0usize; BUCKET_KEYS_MAX];
@@ -226,7 +228,8 @@ mod tests {
             let x = within ^ (within >> 32);
             let mut inverse = 1u64;
             for _ in 0..6 {
-                inverse = inverse.wrapping_mul(2u64.wrapping_sub(0xff51_afd7_ed55_8ccd_u64.wrapping_mul(inverse)));
+                inverse =
+                    inverse.wrapping_mul(2u64.wrapping_sub(0xff51_afd7_ed55_8ccd_u64.wrapping_mul(inverse)));
             }
             x.wrapping_mul(inverse) ^ hash::seed(0)
         };

@@ -68,7 +68,10 @@ impl Shard {
             .map_err(structure)?;
         let counted: u64 = parts.iter().map(|part| u64::from(part.count)).sum();
         if counted != header.count {
-            return Err(structure(format!("the parts have {counted} keys, the header says {}", header.count)));
+            return Err(structure(format!(
+                "the parts have {counted} keys, the header says {}",
+                header.count
+            )));
         }
         let mut schema = header.schema.clone();
         schema.default_row = header
@@ -168,7 +171,8 @@ pub(crate) fn value(
 
 fn check_blocks(bytes: &[u8], header: &Header, file: &Path) -> Result<(), FileError> {
     let (body, checksums) = bytes.split_at(header.checksums_at as usize);
-    let refuse = |block: u64, expected, found| FileError::Checksum { file: file.into(), block, expected, found };
+    let refuse =
+        |block: u64, expected, found| FileError::Checksum { file: file.into(), block, expected, found };
     let found = crc32c::crc32c(checksums);
     if found != header.checksums_crc {
         return Err(refuse(header.checksums_at / BLOCK as u64, header.checksums_crc, found));
@@ -186,8 +190,13 @@ fn check_blocks(bytes: &[u8], header: &Header, file: &Path) -> Result<(), FileEr
 
 /// The error for a file that is not as long as its header says.
 fn cut(handle: &File, file: &Path, header: &Header, length: u64) -> std::io::Result<FileError> {
-    let mut rest = vec![0; length.saturating_sub(header.checksums_at).min(header.file_length) as usize];
-    std::os::unix::fs::FileExt::read_exact_at(handle, &mut rest, length - rest.len() as u64)?;
+    let mut rest = vec![
+        0;
+        length.saturating_sub(header.checksums_at).min(header.file_length - header.checksums_at)
+            as usize
+    ];
+    let at = length - rest.len() as u64;
+    std::os::unix::fs::FileExt::read_exact_at(handle, &mut rest, at)?;
     Ok(FileError::Cut {
         file: file.into(),
         expected_length: header.file_length,
