@@ -5,8 +5,6 @@
 //! server is in the figures of all whom it kept waiting (no coordinated omission).
 
 use super::machine::{Reading, Usage};
-use super::stream;
-use super::targets::{Connection, Plan, Worker};
 use anyhow::Result;
 use hdrhistogram::Histogram;
 use std::sync::Arc;
@@ -57,6 +55,17 @@ pub(super) struct Shared {
 
 impl Shared {
     pub(super) fn record(&self, count: &mut Count, intended: Instant, result: &Result<()>) {
+        self.record_many(count, intended, 1, result);
+    }
+
+    /// As [`Self::record`], for `operations` that were answered together.
+    pub(super) fn record_many(
+        &self,
+        count: &mut Count,
+        intended: Instant,
+        operations: u64,
+        result: &Result<()>,
+    ) {
         let now = Instant::now();
         if intended < self.begin || now >= self.end {
             return;
@@ -64,9 +73,10 @@ impl Shared {
         match result {
             Ok(()) => {
                 let latency = (now - intended).as_nanos() as u64;
-                count.latencies.saturating_record(latency.clamp(1, LATENCY_NS_MAX));
+                count.latencies.saturating_record_n(latency.clamp(1, LATENCY_NS_MAX), operations);
                 let second = (now - self.begin).as_secs() as usize;
-                self.per_second[second.min(self.per_second.len() - 1)].fetch_add(1, Ordering::Relaxed);
+                self.per_second[second.min(self.per_second.len() - 1)]
+                    .fetch_add(operations, Ordering::Relaxed);
             }
             Err(error) => {
                 count.errors += 1;
@@ -81,19 +91,27 @@ pub(super) fn count() -> Count {
     Count { latencies, errors: 0, first_error: None }
 }
 
-/// Runs the load and counts.
+/// One client of a unary call: what it does again and again.
+pub(super) trait Work: Clone + Send + 'static {
+    /// Does one operation and waits for its answer.
+    fn operation(&mut self) -> impl Future<Output = Result<()>> + Send;
+}
+
+/// A client under way.
+pub(super) type Client = JoinHandle<Result<Count>>;
+
+/// Runs the load that `start` starts, and counts.
 pub(super) async fn run(
     run: &Run,
-    connections: &[Connection],
-    plan: &Arc<Plan>,
     pids: &[u32],
+    start: impl FnOnce(&Arc<Shared>) -> Vec<Client>,
 ) -> Result<Counted> {
     let begin = Instant::now() + run.warm_up;
     let end = begin + run.measured;
     let seconds = run.measured.as_secs_f64().ceil() as usize;
     let per_second = (0..seconds.max(1)).map(|_| AtomicU64::new(0)).collect();
     let shared = Arc::new(Shared { begin, end, per_second, dropped: AtomicU64::new(0) });
-    let clients = start_clients(run, connections, plan, &shared);
+    let clients = start(&shared);
     tokio::time::sleep_until(begin.into()).await;
     let before = Reading::take(pids);
     tokio::time::sleep_until(end.into()).await;
@@ -116,28 +134,10 @@ pub(super) async fn run(
     })
 }
 
-fn start_clients(
-    run: &Run,
-    connections: &[Connection],
-    plan: &Arc<Plan>,
-    shared: &Arc<Shared>,
-) -> Vec<JoinHandle<Result<Count>>> {
-    if plan.is_stream() {
-        let share = (run.clients / connections.len()).max(1);
-        let client = |(number, connection): (usize, &Connection)| {
-            let work = stream::client(
-                connection.clone(),
-                Arc::clone(plan),
-                Arc::clone(shared),
-                share,
-                number as u64,
-            );
-            tokio::spawn(work)
-        };
-        return connections.iter().enumerate().map(client).collect();
-    }
+/// Starts the clients of a unary call: closed loop, or open at the run's rate.
+pub(super) fn unary<W: Work>(run: &Run, shared: &Arc<Shared>, worker: impl Fn(usize) -> W) -> Vec<Client> {
     let client = |number: usize| {
-        let worker = plan.worker(&connections[number % connections.len()], number as u64);
+        let worker = worker(number);
         let (shared, clients) = (Arc::clone(shared), run.clients);
         let rate = run.rate.map(|rate| rate / clients as f64);
         tokio::spawn(async move {
@@ -150,7 +150,7 @@ fn start_clients(
     (0..run.clients).map(client).collect()
 }
 
-async fn closed(mut worker: Worker, shared: &Shared) -> Count {
+async fn closed(mut worker: impl Work, shared: &Shared) -> Count {
     let mut count = count();
     loop {
         let start = Instant::now();
@@ -167,7 +167,7 @@ async fn closed(mut worker: Worker, shared: &Shared) -> Count {
 }
 
 /// One client's share of an open loop: its starts are spread evenly, and between those of the others.
-async fn open(worker: Worker, shared: Arc<Shared>, number: usize, clients: usize, rate: f64) -> Count {
+async fn open(worker: impl Work, shared: Arc<Shared>, number: usize, clients: usize, rate: f64) -> Count {
     let interval = Duration::from_secs_f64(1.0 / rate);
     let mut intended = Instant::now() + interval.mul_f64(number as f64 / clients as f64);
     let under_way = Arc::new(AtomicUsize::new(0));

@@ -27,6 +27,19 @@ pub(crate) struct KvBench {
     /// What is done
     #[arg(value_enum, required = true)]
     cases: Vec<Case>,
+    /// Different keys
+    #[arg(long, default_value_t = 100_000)]
+    keys: u64,
+    /// Bytes of a value
+    #[arg(long, default_value_t = 1024)]
+    value_bytes: usize,
+    #[command(flatten)]
+    load: Load,
+}
+
+/// Who asks, whom, and for how long.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Load {
     /// Where the servers are: HOST:PORT,...
     #[arg(long, value_delimiter = ',', default_value = "127.0.0.1:2379", conflicts_with = "endpoints_file")]
     endpoints: Vec<String>,
@@ -51,12 +64,6 @@ pub(crate) struct KvBench {
     /// Requests per second, started on time whether or not others are answered; without it, as many as go
     #[arg(long)]
     rate: Option<f64>,
-    /// Different keys
-    #[arg(long, default_value_t = 100_000)]
-    keys: u64,
-    /// Bytes of a value
-    #[arg(long, default_value_t = 1024)]
-    value_bytes: usize,
     /// Processes whose CPU time is measured
     #[arg(long, value_delimiter = ',')]
     server_pids: Vec<u32>,
@@ -102,52 +109,81 @@ struct EndpointsFile {
 
 /// Runs all cases, one after the other.
 pub(crate) async fn run(bench: Bench) -> Result<()> {
-    let Bench::Kv(mut options) = bench;
-    if let Some(file) = &options.endpoints_file {
-        let text = std::fs::read(file).with_context(|| format!("reading {}", file.display()))?;
-        let file: EndpointsFile = serde_json::from_slice(&text).context("the endpoints file")?;
-        options.endpoints = file.grpc;
-        options.server_pids = file.pids;
+    match bench {
+        Bench::Kv(options) => run_kv(options).await,
     }
-    options.check()?;
-    let endpoints = targets::choose(&options.endpoints, options.target).await?;
-    let mut results = Vec::new();
-    for case in &options.cases {
-        let result = measure(*case, &endpoints, &options).await?;
-        if !options.json {
-            report::print_row(&result, results.is_empty())?;
-        }
-        results.push(result);
-    }
-    if options.json {
-        report::print_json(&results)?;
-    }
-    Ok(())
 }
 
-impl KvBench {
-    fn check(&self) -> Result<()> {
+async fn run_kv(mut options: KvBench) -> Result<()> {
+    ensure!(options.keys > 0, "--keys must be above 0");
+    let endpoints = options.load.resolve().await?;
+    let mut report = report::Report::new(options.load.json);
+    for case in &options.cases {
+        report.add(measure(*case, &endpoints, &options).await?)?;
+    }
+    report.end()
+}
+
+impl Load {
+    /// Reads the endpoints file, checks what was given, and picks the servers that get the load.
+    async fn resolve(&mut self) -> Result<Vec<String>> {
+        if let Some(file) = &self.endpoints_file {
+            let text = std::fs::read(file).with_context(|| format!("reading {}", file.display()))?;
+            let file: EndpointsFile = serde_json::from_slice(&text).context("the endpoints file")?;
+            self.endpoints = file.grpc;
+            self.server_pids = file.pids;
+        }
         ensure!(self.clients > 0 && self.connections > 0, "--clients and --connections must be above 0");
-        ensure!(self.keys > 0, "--keys must be above 0");
         ensure!(self.seconds > 0.0, "--seconds must be above 0");
         if let Some(rate) = self.rate
             && rate <= 0.0
         {
             bail!("--rate {rate} must be above 0");
         }
-        Ok(())
+        targets::choose(&self.endpoints, self.target).await
+    }
+
+    /// How a run goes.
+    fn plan(&self) -> load::Run {
+        load::Run {
+            clients: self.clients,
+            rate: self.rate,
+            warm_up: Duration::from_secs_f64(self.warm_up),
+            measured: Duration::from_secs_f64(self.seconds),
+        }
+    }
+
+    fn setting(&self, value_bytes: usize) -> report::Setting {
+        report::Setting {
+            clients: self.clients,
+            connections: self.connections,
+            rate: self.rate,
+            value_bytes,
+            servers: !self.server_pids.is_empty(),
+        }
     }
 }
 
 async fn measure(case: Case, endpoints: &[String], options: &KvBench) -> Result<report::Outcome> {
-    let connections = targets::connect(endpoints, options.connections).await?;
+    let load = &options.load;
+    let connections = targets::connect(endpoints, load.connections).await?;
     let plan = targets::Plan::new(case, options.keys, options.value_bytes);
     if plan.reads_written_keys() {
         targets::fill(&connections, &plan).await.context("writing the keys that will be read")?;
     }
-    let warm_up = Duration::from_secs_f64(options.warm_up);
-    let seconds = Duration::from_secs_f64(options.seconds);
-    let run = load::Run { clients: options.clients, rate: options.rate, warm_up, measured: seconds };
-    let counted = load::run(&run, &connections, &plan, &options.server_pids).await?;
-    Ok(report::Outcome::new(case, options, counted))
+    let run = load.plan();
+    let counted = load::run(&run, &load.server_pids, |shared| {
+        if plan.is_stream() {
+            stream::clients(&connections, &plan, shared, load.clients)
+        } else {
+            let worker = |number: usize| plan.worker(&connections[number % connections.len()], number as u64);
+            load::unary(&run, shared, worker)
+        }
+    });
+    Ok(report::Outcome::new(name_of(case), load.setting(options.value_bytes), counted.await?))
+}
+
+/// A case's name, as it is given.
+fn name_of(case: impl ValueEnum) -> String {
+    case.to_possible_value().map_or_else(String::new, |value| value.get_name().to_string())
 }

@@ -1,9 +1,7 @@
 //! A run's figures, for people and for machines.
 
 use super::load::Counted;
-use super::{Case, KvBench};
 use anyhow::Result;
-use clap::ValueEnum;
 use serde::Serialize;
 use std::io::Write;
 
@@ -35,18 +33,29 @@ pub(super) struct Outcome {
     seconds: Vec<u64>,
 }
 
+/// How a run was made, for its report.
+#[derive(Clone, Copy)]
+pub(super) struct Setting {
+    pub(super) clients: usize,
+    pub(super) connections: usize,
+    pub(super) rate: Option<f64>,
+    pub(super) value_bytes: usize,
+    /// The servers' processor time was read.
+    pub(super) servers: bool,
+}
+
 impl Outcome {
-    pub(super) fn new(case: Case, options: &KvBench, counted: Counted) -> Self {
+    pub(super) fn new(case: String, setting: Setting, counted: Counted) -> Self {
         let operations = counted.latencies.len();
         let us = |quantile| counted.latencies.value_at_quantile(quantile) as f64 / 1e3;
         let per_operation = |seconds: f64| seconds * 1e6 / (operations.max(1) as f64);
         let usage = counted.usage;
         Self {
-            case: case.to_possible_value().map_or_else(String::new, |value| value.get_name().to_string()),
-            clients: options.clients,
-            connections: options.connections,
-            rate: options.rate,
-            value_bytes: options.value_bytes,
+            case,
+            clients: setting.clients,
+            connections: setting.connections,
+            rate: setting.rate,
+            value_bytes: setting.value_bytes,
             operations,
             errors: counted.errors,
             first_error: counted.first_error,
@@ -59,7 +68,7 @@ impl Outcome {
             p99_us: us(0.99),
             p999_us: us(0.999),
             max_us: counted.latencies.max() as f64 / 1e3,
-            server_cpu_us: (!options.server_pids.is_empty()).then(|| per_operation(usage.servers_s)),
+            server_cpu_us: setting.servers.then(|| per_operation(usage.servers_s)),
             client_cpu_us: per_operation(usage.client_s),
             idle: usage.idle,
             steal: usage.steal,
@@ -70,7 +79,7 @@ impl Outcome {
 }
 
 /// Prints one case's row, and the head before the first.
-pub(super) fn print_row(outcome: &Outcome, first: bool) -> Result<()> {
+fn print_row(outcome: &Outcome, first: bool) -> Result<()> {
     let mut out = std::io::stdout();
     if first {
         writeln!(
@@ -120,9 +129,32 @@ fn duration(us: f64) -> String {
     if us < 1000.0 { format!("{us:.0} us") } else { format!("{:.1} ms", us / 1e3) }
 }
 
-/// Prints all cases as JSON.
-pub(super) fn print_json(outcomes: &[Outcome]) -> Result<()> {
-    serde_json::to_writer_pretty(std::io::stdout(), outcomes)?;
-    writeln!(std::io::stdout())?;
-    Ok(())
+/// Outcomes, shown as they come or as JSON at the end.
+pub(super) struct Report {
+    json: bool,
+    outcomes: Vec<Outcome>,
+}
+
+impl Report {
+    pub(super) fn new(json: bool) -> Self {
+        Self { json, outcomes: Vec::new() }
+    }
+
+    /// Adds a case's outcome; prints its row.
+    pub(super) fn add(&mut self, outcome: Outcome) -> Result<()> {
+        if !self.json {
+            print_row(&outcome, self.outcomes.is_empty())?;
+        }
+        self.outcomes.push(outcome);
+        Ok(())
+    }
+
+    /// Prints all cases, if they are wanted as JSON.
+    pub(super) fn end(self) -> Result<()> {
+        if self.json {
+            serde_json::to_writer_pretty(std::io::stdout(), &self.outcomes)?;
+            writeln!(std::io::stdout())?;
+        }
+        Ok(())
+    }
 }

@@ -1,7 +1,7 @@
 //! Load over bidirectional streams: each connection has one, with its share of operations always under way. As
 //! many new operations are sent in one message as results came in one.
 
-use super::load::{Count, Shared, count};
+use super::load::{Client, Count, Shared, count};
 use super::targets::{Connection, Plan, Random};
 use anyhow::{Context, Result, anyhow};
 use quoin_proto::quoin::kv::v1 as quoin;
@@ -11,8 +11,23 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
+/// Starts a client on each connection; together they keep `in_flight` operations under way.
+pub(super) fn clients(
+    connections: &[Connection],
+    plan: &Arc<Plan>,
+    shared: &Arc<Shared>,
+    in_flight: usize,
+) -> Vec<Client> {
+    let share = (in_flight / connections.len()).max(1);
+    let start = |(number, connection): (usize, &Connection)| {
+        let (plan, shared) = (Arc::clone(plan), Arc::clone(shared));
+        tokio::spawn(client(connection.clone(), plan, shared, share, number as u64))
+    };
+    connections.iter().enumerate().map(start).collect()
+}
+
 /// Keeps `in_flight` operations under way on a stream of `connection` until the run ends.
-pub(super) async fn client(
+async fn client(
     connection: Connection,
     plan: Arc<Plan>,
     shared: Arc<Shared>,

@@ -1,5 +1,6 @@
 //! What is asked of the servers: one operation of each case, over etcd's API or `quoin.kv.v1`.
 
+use super::load::Work;
 use super::{Case, Target};
 use anyhow::{Context, Result, anyhow, ensure};
 use bytes::Bytes;
@@ -135,9 +136,8 @@ pub(super) struct Worker {
     random: Random,
 }
 
-impl Worker {
-    /// Does one operation and waits for its answer.
-    pub(super) async fn operation(&mut self) -> Result<()> {
+impl Work for Worker {
+    async fn operation(&mut self) -> Result<()> {
         let key = self.plan.random_key(&mut self.random);
         match self.plan.case {
             Case::Put => self.put(key).await,
@@ -153,7 +153,9 @@ impl Worker {
             Case::StreamPut | Case::StreamGet => Err(anyhow!("a stream has no unary operation")),
         }
     }
+}
 
+impl Worker {
     async fn put(&mut self, key: Bytes) -> Result<()> {
         let request = self.plan.put_request(key);
         self.kv.put(request).await?;
