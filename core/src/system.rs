@@ -1,7 +1,7 @@
 //! The cluster's own records: members, alarms, and the compaction of history for all faces.
 //!
 //! Keys: `0x00 'm'` + member id (big-endian) for members, `0x00 'a'` + member id + alarm for alarms,
-//! `0x00 'p'` for the progress record. Values are Protocol Buffers messages defined here.
+//! `0x00 'r'` + member id for those that were removed (empty values), `0x00 'p'` for the progress record. Values are Protocol Buffers messages defined here.
 
 use crate::history;
 use crate::store::{Order, StoreError, View};
@@ -9,6 +9,7 @@ use crate::tx::Tx;
 use crate::types::Revision;
 use bytes::Bytes;
 use prost::Message;
+use std::collections::BTreeSet;
 
 /// A replica as the others and the clients know it.
 #[derive(Clone, PartialEq, Eq, Message)]
@@ -111,7 +112,7 @@ pub(crate) fn apply(tx: &mut Tx<'_>, bytes: Bytes) -> Result<Reply, StoreError> 
     match operation {
         Operation::Compact(revision) => return Ok(compact(tx, Revision(revision))),
         Operation::SetMember(member) => put_member(tx, &member),
-        Operation::RemoveMember(id) => tx.delete(&member_key(id)),
+        Operation::RemoveMember(id) => remove_member(tx, id)?,
         Operation::RaiseAlarm(alarm) => tx.put(&alarm_key(&alarm), alarm.encode_to_vec().into()),
         Operation::ClearAlarm(alarm) => tx.delete(&alarm_key(&alarm)),
         Operation::Tick(_) => {}
@@ -121,6 +122,15 @@ pub(crate) fn apply(tx: &mut Tx<'_>, bytes: Bytes) -> Result<Reply, StoreError> 
 
 pub(crate) fn put_member(tx: &mut Tx<'_>, member: &Member) {
     tx.put(&member_key(member.id), member.encode_to_vec().into());
+}
+
+/// The id stays known: its node may come back after any time and any restarts of the others.
+fn remove_member(tx: &mut Tx<'_>, id: u64) -> Result<(), StoreError> {
+    if tx.get(&member_key(id))?.is_some() {
+        tx.delete(&member_key(id));
+        tx.put(&removed_key(id), Bytes::new());
+    }
+    Ok(())
 }
 
 fn compact(tx: &mut Tx<'_>, revision: Revision) -> Reply {
@@ -140,6 +150,17 @@ pub fn members(view: View<'_>) -> Result<Vec<Member>, StoreError> {
     records(view, b"\0m")
 }
 
+/// The ids of all members that were ever removed. One record of a few bytes each: operators remove members by hand.
+pub fn removed(view: View<'_>) -> Result<BTreeSet<u64>, StoreError> {
+    let prefix = removed_key(0);
+    let prefix = &prefix[..prefix.len() - 8];
+    let id = |key: Bytes| match key[prefix.len()..].try_into() {
+        Ok(id) => Ok(u64::from_be_bytes(id)),
+        Err(error) => Err(StoreError::new("decode a removed member's key", error)),
+    };
+    view.scan_prefix(prefix, Order::Ascending).map(|pair| id(pair?.0)).collect()
+}
+
 /// All raised alarms.
 pub fn alarms(view: View<'_>) -> Result<Vec<Alarm>, StoreError> {
     records(view, b"\0a")
@@ -155,6 +176,42 @@ fn member_key(id: u64) -> Vec<u8> {
     [b"\0m".as_slice(), &id.to_be_bytes()].concat()
 }
 
+fn removed_key(id: u64) -> Vec<u8> {
+    [b"\0r".as_slice(), &id.to_be_bytes()].concat()
+}
+
 fn alarm_key(alarm: &Alarm) -> Vec<u8> {
     [b"\0a".as_slice(), &alarm.member.to_be_bytes(), &alarm.kind.to_be_bytes()].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batch::Batch;
+    use crate::machines::{self, Machines};
+    use crate::store::MemoryStore;
+    use crate::types::{Stamp, Term};
+
+    /// The ids of members and of removed ones.
+    fn known(store: &MemoryStore) -> (Vec<u64>, Vec<u64>) {
+        let progress = machines::read_progress(store).unwrap();
+        let view = View::new(store, progress.sequence);
+        let members = members(view).unwrap().iter().map(|member| member.id).collect();
+        (members, removed(view).unwrap().into_iter().collect())
+    }
+
+    #[test]
+    fn a_removed_members_id_is_known_for_good_and_a_stranger_is_not_removed() {
+        let store = MemoryStore::default();
+        let member = |id| Member { id, name: format!("m{id}"), ..Member::default() };
+        machines::found(&store, Bytes::new(), &[member(1), member(0x0102)]);
+        let mut machines = Machines::open(&store).unwrap();
+        let mut index = machines::FOUNDING_INDEX;
+        for operation in [Operation::RemoveMember(0x0102), Operation::RemoveMember(9)] {
+            index = index.next();
+            let payload = Batch::encode(Stamp(1), &[operation.into_command()]);
+            machines.apply(&store, index, Term(1), payload).unwrap();
+        }
+        assert_eq!(known(&store), (vec![1], vec![0x0102]));
+    }
 }

@@ -31,6 +31,8 @@ pub struct Metrics {
     pub batch_commands: Histogram,
     /// Connections on the client port closed for bytes that no client sends.
     pub client_garbage: IntCounter,
+    /// Connections on the HTTP port closed for bytes that are no request.
+    pub http_garbage: IntCounter,
     gauges: Gauges,
 }
 
@@ -125,6 +127,10 @@ impl Default for Metrics {
             "quoin_client_garbage_connections_total",
             "Client connections closed for bytes that no client sends.",
         );
+        let http_garbage = make.counter(
+            "quoin_http_garbage_connections_total",
+            "HTTP connections closed for bytes that are no request.",
+        );
         let gauges = Gauges::register(&make);
         Self {
             commands_applied: commands.with_label_values(&["applied"]),
@@ -137,6 +143,7 @@ impl Default for Metrics {
             apply_seconds,
             batch_commands,
             client_garbage,
+            http_garbage,
             gauges,
             registry,
         }

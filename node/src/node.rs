@@ -6,10 +6,11 @@ use crate::config::{Config, ConfigError};
 use crate::engine::apply::Applier;
 use crate::engine::{Engine, Input, Published, Shared, Threads, Upkeep, receive_snapshot, spawn};
 use crate::identity::{Identity, LAYOUT_VERSION, number_of};
+use crate::raft::greeting::{Greeting, Purpose, dial, identify as who_is_at};
 use crate::raft::log::{Base, HardState, Log, LogError, Options as LogOptions, RealDisk, Record};
 use crate::raft::message::PeerMessage;
 use crate::raft::replica::{self, Replica, decode_configuration, encode_configuration};
-use crate::raft::transport::{Greeting, Handler, Purpose, Transport, dial};
+use crate::raft::transport::{Handler, Transport};
 use crate::raft::{GROUP, GroupId};
 use crate::store::{FolderError, LsmStore, StoreFolder};
 use crate::watch::Hub;
@@ -95,7 +96,8 @@ impl Node {
         let Prepared { shared, replica, applier, peers } = prepared;
         let hub = Hub::new(Arc::clone(&shared) as _, crate::watch::Options::default());
         let handler = Arc::new(PeerHandler { shared: Arc::clone(&shared) });
-        let transport = Transport::start(peer_listener, shared.cluster, shared.id, GROUP, handler)
+        let (address, who) = (shared.config.peer_address(), (shared.cluster, shared.id));
+        let transport = Transport::start(peer_listener, address, who, GROUP, handler)
             .map_err(|error| io_error("starting the peer connections", error))?;
         transport.set_peers(&peers);
         let _ = shared.hub.set(hub);
@@ -294,6 +296,18 @@ fn check_identity(config: &Config, identity: &Identity) -> Result<(), StartError
             identity.cluster
         )));
     }
+    // Whoever answers of those that it is to join must be of its cluster; that nobody answers is no reason to stay away.
+    for address in &config.join {
+        if let Ok(found) = who_is_at(address)
+            && found.cluster != identity.cluster
+        {
+            return Err(StartError::Identity(format!(
+                "{folder} belongs to cluster {:x}, and {address}, which the setting join names, to cluster {:x}: use its \
+                 own folder, or delete it to join the other cluster",
+                identity.cluster, found.cluster
+            )));
+        }
+    }
     Ok(())
 }
 
@@ -387,10 +401,9 @@ fn join(config: &Config) -> Result<(Identity, BTreeMap<u64, String>), StartError
 }
 
 fn ask_to_join(address: &str, own: &str) -> io::Result<(u64, JoinAnswer)> {
-    let greeting = Greeting { purpose: Purpose::Join, cluster: 0, from: 0, to: 0 };
-    let (mut stream, cluster, _) = dial(address, greeting)?;
+    let (mut stream, who) = dial(address, &Greeting::of_nobody(Purpose::Join))?;
     write_sized(&mut stream, own.as_bytes())?;
-    Ok((cluster, serde_json::from_slice(&read_sized(&mut stream)?)?))
+    Ok((who.cluster, serde_json::from_slice(&read_sized(&mut stream)?)?))
 }
 
 fn write_sized(stream: &mut TcpStream, bytes: &[u8]) -> io::Result<()> {
@@ -442,5 +455,9 @@ impl Handler for PeerHandler {
 
     fn is_removed(&self, peer: u64) -> bool {
         self.shared.removed.lock().contains(&peer)
+    }
+
+    fn cast_out(&self, reason: &str) {
+        self.shared.cast_out(reason);
     }
 }

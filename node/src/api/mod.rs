@@ -6,7 +6,7 @@
 //! command means is core's business, how it is replicated the engine's.
 //!
 //! **Bounds.** Streams per connection and bytes of a request and of an answer are settings (`limits.*`). A connection that
-//! does not speak HTTP/2 is closed and counted.
+//! does not speak its port's protocol is closed and counted.
 
 mod changes;
 mod clock;
@@ -20,7 +20,7 @@ mod preface;
 mod route;
 
 use crate::engine::Engine;
-use preface::Checked;
+use preface::{Checked, CheckedListener, Protocol};
 use quoin_proto::etcdserverpb::auth_server::AuthServer;
 use quoin_proto::etcdserverpb::cluster_server::ClusterServer;
 use quoin_proto::etcdserverpb::kv_server::KvServer;
@@ -91,8 +91,8 @@ pub fn serve(engine: Engine, clients: TcpListener, operators: TcpListener) -> io
     let routes = routes(&engine, &life)?.add_service(health_service);
     let garbage = engine.metrics().client_garbage.clone();
     let incoming = TcpIncoming::from(into_tokio(clients)?).with_nodelay(Some(true));
-    let connections =
-        incoming.map(move |accepted| accepted.map(|stream| Checked::new(stream, garbage.clone())));
+    let connections = incoming
+        .map(move |accepted| accepted.map(|stream| Checked::new(stream, Protocol::Http2, garbage.clone())));
     let server = Server::builder()
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
@@ -102,7 +102,8 @@ pub fn serve(engine: Engine, clients: TcpListener, operators: TcpListener) -> io
         .http2_max_pending_accept_reset_streams(Some(RESETS_PENDING_MAX))
         .add_routes(routes)
         .serve_with_incoming_shutdown(connections, async move { life.ended().await });
-    let pages = axum::serve(into_tokio(operators)?, http::routes(engine.clone()));
+    let operators = CheckedListener::new(into_tokio(operators)?, engine.metrics().http_garbage.clone());
+    let pages = axum::serve(operators, http::routes(engine.clone()));
     Ok(Servers {
         stop,
         grpc: tokio::spawn(server),

@@ -1,38 +1,109 @@
-//! Whoever does not speak HTTP/2 is sent away at once, and counted. The first bytes of a connection say so.
+//! Whoever does not speak a port's protocol is sent away at once, and counted. The first bytes of a connection say so.
+//!
+//! What this deliberately does not do: look at what comes after them; that is the protocol's own business.
 
 use prometheus::IntCounter;
 use std::io;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
 use tonic::transport::server::{Connected, TcpConnectInfo};
 
 /// What every HTTP/2 client sends first (RFC 9113, section 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
+/// No method of HTTP/1 is longer.
+const METHOD_BYTES_MAX: usize = 24;
+
+/// What is spoken on a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Protocol {
+    /// HTTP/1.0 and 1.1.
+    Http1,
+    /// HTTP/2, known beforehand.
+    Http2,
+}
+
 /// A connection whose first bytes are checked as they are read.
 pub(super) struct Checked {
     stream: TcpStream,
-    seen: usize,
+    protocol: Protocol,
+    /// Bytes that were as they must be; `None` once there is nothing left to check.
+    seen: Option<usize>,
     refused: IntCounter,
 }
 
 impl Checked {
-    /// A fresh connection; `refused` counts it if it turns out to speak something else.
-    pub(super) fn new(stream: TcpStream, refused: IntCounter) -> Self {
-        Self { stream, seen: 0, refused }
+    /// A fresh connection; `refused` counts it if it turns out to speak something else than `protocol`.
+    pub(super) fn new(stream: TcpStream, protocol: Protocol, refused: IntCounter) -> Self {
+        Self { stream, protocol, seen: Some(0), refused }
     }
 
-    fn check(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let expected = &PREFACE[self.seen..];
-        let length = expected.len().min(bytes.len());
-        if bytes[..length] != expected[..length] {
-            self.refused.inc();
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "not HTTP/2"));
+    fn check(&mut self, seen: usize, bytes: &[u8]) -> io::Result<()> {
+        let checked = match self.protocol {
+            Protocol::Http1 => check_method(seen, bytes),
+            Protocol::Http2 => check_preface(seen, bytes),
+        };
+        match checked {
+            Some(seen) => self.seen = seen,
+            None => {
+                self.refused.inc();
+                let text = format!("not {:?}", self.protocol);
+                return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+            }
         }
-        self.seen += length;
         Ok(())
+    }
+}
+
+/// How many bytes are seen after these, `Some(None)` where that is enough; `None` if they are foreign.
+fn check_preface(seen: usize, bytes: &[u8]) -> Option<Option<usize>> {
+    let expected = &PREFACE[seen..];
+    let length = expected.len().min(bytes.len());
+    let now = seen + length;
+    (bytes[..length] == expected[..length]).then_some((now < PREFACE.len()).then_some(now))
+}
+
+/// A request begins with its method: capital letters up to a space. Line ends before it are let through (RFC 9112, 2.2).
+fn check_method(mut seen: usize, bytes: &[u8]) -> Option<Option<usize>> {
+    for byte in bytes {
+        match byte {
+            b' ' if seen > 0 => return Some(None),
+            b'A'..=b'Z' | b'-' if seen < METHOD_BYTES_MAX => seen += 1,
+            b'\r' | b'\n' if seen == 0 => {}
+            _ => return None,
+        }
+    }
+    Some(Some(seen))
+}
+
+/// Accepts HTTP/1 connections, checked.
+pub(super) struct CheckedListener {
+    listener: TcpListener,
+    refused: IntCounter,
+}
+
+impl CheckedListener {
+    /// `refused` counts connections that speak something else.
+    pub(super) fn new(listener: TcpListener, refused: IntCounter) -> Self {
+        Self { listener, refused }
+    }
+}
+
+impl axum::serve::Listener for CheckedListener {
+    type Io = Checked;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
+        // axum's own listener knows which errors of accepting pass, and how long to wait for that.
+        let (stream, address) = axum::serve::Listener::accept(&mut self.listener).await;
+        (Checked::new(stream, Protocol::Http1, self.refused.clone()), address)
+    }
+
+    fn local_addr(&self) -> io::Result<Self::Addr> {
+        self.listener.local_addr()
     }
 }
 
@@ -52,9 +123,9 @@ impl AsyncRead for Checked {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
-        if self.seen < PREFACE.len() {
+        if let Some(seen) = self.seen {
             let fresh = &buffer.filled()[before..];
-            self.check(fresh)?;
+            self.check(seen, fresh)?;
         }
         Poll::Ready(Ok(()))
     }
@@ -94,13 +165,12 @@ impl AsyncWrite for Checked {
 mod tests {
     use super::*;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    use tokio::net::TcpListener;
 
     /// Sends the pieces one by one and returns what the other side could read.
-    async fn received(pieces: &[&[u8]], refused: &IntCounter) -> io::Result<Vec<u8>> {
+    async fn received(protocol: Protocol, pieces: &[&[u8]], refused: &IntCounter) -> io::Result<Vec<u8>> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let mut client = TcpStream::connect(listener.local_addr()?).await?;
-        let mut server = Checked::new(listener.accept().await?.0, refused.clone());
+        let mut server = Checked::new(listener.accept().await?.0, protocol, refused.clone());
         let mut read = Vec::new();
         for piece in pieces {
             client.write_all(piece).await?;
@@ -121,9 +191,9 @@ mod tests {
         let follows = b"\0\0\0\x04\0\0\0\0\0garbage from here on is not this file's";
         let whole = [PREFACE, follows].concat();
         let refused = counter();
-        assert_eq!(received(&[&whole], &refused).await.expect("HTTP/2"), whole);
+        assert_eq!(received(Protocol::Http2, &[&whole], &refused).await.expect("HTTP/2"), whole);
         let pieces = [&whole[..5], &whole[5..30], &whole[30..]];
-        assert_eq!(received(&pieces, &refused).await.expect("HTTP/2"), whole);
+        assert_eq!(received(Protocol::Http2, &pieces, &refused).await.expect("HTTP/2"), whole);
         assert_eq!(refused.get(), 0);
     }
 
@@ -131,9 +201,24 @@ mod tests {
     async fn all_else_is_refused_and_counted() {
         let refused = counter();
         for garbage in [&b"GET / HTTP/1.1\r\n\r\n"[..], b"\x16\x03\x01\0", b"PRI * HTTP/2.0\r\n\r\nXX"] {
-            let error = received(&[garbage], &refused).await.expect_err("not HTTP/2");
+            let error = received(Protocol::Http2, &[garbage], &refused).await.expect_err("not HTTP/2");
             assert_eq!(error.kind(), io::ErrorKind::InvalidData);
         }
         assert_eq!(refused.get(), 3);
+    }
+
+    #[tokio::test]
+    async fn a_page_is_asked_for_with_a_method() {
+        let refused = counter();
+        for good in [&[&b"GET / HTTP/1.1\r\n\r\n\xff"[..]][..], &[b"\r\nPO", b"S", b"T /x", b"\0"]] {
+            assert_eq!(received(Protocol::Http1, good, &refused).await.expect("HTTP/1"), good.concat());
+        }
+        for garbage in
+            [&b"\x16\x03\x01\0"[..], b" GET", b"get /", b"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA", b"GE\0"]
+        {
+            let error = received(Protocol::Http1, &[garbage], &refused).await.expect_err("not HTTP/1");
+            assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+        }
+        assert_eq!(refused.get(), 5);
     }
 }

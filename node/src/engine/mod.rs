@@ -247,7 +247,7 @@ pub(crate) struct Shared {
     pub(crate) raft: ArcSwap<RaftStatus>,
     /// Peer addresses by id.
     pub(crate) members: Mutex<BTreeMap<u64, String>>,
-    /// Members that left while this node ran.
+    /// Members that left; their ids are never used again.
     pub(crate) removed: Mutex<BTreeSet<u64>>,
     pub(crate) no_space_alarm: AtomicBool,
     pub(crate) disk_full: AtomicBool,
@@ -308,7 +308,17 @@ impl Shared {
     /// Ends the node: nothing more can be trusted here.
     pub(crate) fn fail(&self, error: &dyn std::fmt::Display) {
         tracing::error!(%error, "this node stops: its state can no longer be trusted to be complete");
-        self.failure.lock().get_or_insert_with(|| error.to_string());
+        self.end(error.to_string());
+    }
+
+    /// Ends the node: the cluster does not want it.
+    pub(crate) fn cast_out(&self, reason: &str) {
+        tracing::error!(reason, "this node stops");
+        self.end(reason.to_string());
+    }
+
+    fn end(&self, reason: String) {
+        self.failure.lock().get_or_insert(reason);
         self.inbox.push(Input::Stop);
         self.ended.notify_waiters();
     }

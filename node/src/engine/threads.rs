@@ -512,6 +512,10 @@ impl ApplyThread {
                 addresses.insert(member.id, address.to_string());
             }
         }
+        let removed = system::removed(view)?;
+        // First known, then parted with: who dials again at once must be told.
+        self.shared.removed.lock().clone_from(&removed);
+        self.shared.transport().part_with(&removed);
         // A replica that joins has no members yet: it was told its peers when it started.
         if !addresses.is_empty() {
             self.members_are(addresses);
@@ -527,12 +531,10 @@ impl ApplyThread {
             return;
         }
         if members.contains_key(&self.shared.id) && !addresses.contains_key(&self.shared.id) {
-            self.shared.fail(
-                &"this member was removed from the cluster: delete its data folder before adding it anew",
+            self.shared.cast_out(
+                "this member was removed from the cluster: delete its data folder before adding it anew",
             );
         }
-        let gone = members.keys().filter(|id| !addresses.contains_key(id)).copied();
-        self.shared.removed.lock().extend(gone);
         self.shared.transport().set_peers(&addresses);
         *members = addresses;
     }

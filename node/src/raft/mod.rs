@@ -1,7 +1,7 @@
 //! Consensus: the log, the replica loop, the connections to other replicas.
 //!
 //! Reading order: `replica.rs` (the loop, without I/O), `storage.rs` (the log as the library sees it), `log/`
-//! (what is durable), `message.rs` (what replicas say), `transport.rs` (how it gets there). Only this folder
+//! (what is durable), `message.rs` (what replicas say), `greeting.rs` (to whom), `transport.rs` (how it gets there). Only this folder
 //! names the `raft` crate's protocol; the threads that drive it are in `engine/`.
 
 #![allow(
@@ -9,6 +9,7 @@
     reason = "the library's messages are made empty and then set, field by field"
 )]
 
+pub mod greeting;
 pub mod log;
 pub mod message;
 pub mod replica;

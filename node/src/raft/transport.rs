@@ -1,79 +1,39 @@
 //! Connections between replicas: one in each direction per pair, on the peer port, shared by all groups.
 //!
-//! A connection begins with a greeting (see [`Greeting`]) that names cluster, sender and receiver, so that a
-//! misconfigured replica is refused with words instead of corrupting a cluster. Then the dialler sends frames
-//! (`message.rs`) and the acceptor only reads; or, for a snapshot, the dialler streams chunks and the acceptor
-//! acknowledges the end.
+//! A connection begins with a greeting (`greeting.rs`). Then the dialler sends frames (`message.rs`) and the acceptor
+//! only reads; or, for a snapshot, the dialler streams chunks and the acceptor acknowledges the end.
+//!
+//! **Invariant (one process per member).** A dialler is welcome only if no other process answers at the address of the
+//! one that was last known to run as its member. So of two processes with one id, each peer listens to one; the other
+//! is told, and ends.
 //!
 //! Plain threads and blocking sockets: heartbeats must not queue behind ten thousand client requests in an
 //! async runtime.
 //!
 //! **Bounds.** Each peer's outbox holds at most [`OUTBOX_BYTES_MAX`]; what does not fit is dropped, which Raft
-//! repairs by sending again. A frame is at most [`FRAME_BODY_MAX`](super::message::FRAME_BODY_MAX).
+//! repairs by sending again. A frame is at most [`FRAME_BODY_MAX`](super::message::FRAME_BODY_MAX). Of connections that
+//! others made, [`ACCEPTED_MAX`] are served; more are closed at once.
 
 use super::GroupId;
+use super::greeting::{Answer, DialError, GREETING_TIMEOUT, Greeting, Purpose, Verdict, Who, dial, identify};
 use super::message::{self, FRAME_HEADER, FrameBuffer, PeerMessage};
 use bytes::{Buf, BytesMut};
 use parking_lot::{Condvar, Mutex};
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::io::{self, IoSlice, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Bytes that wait for one peer at most.
 pub const OUTBOX_BYTES_MAX: usize = 64 << 20;
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
-/// A peer that takes no bytes for this long is given up; the connection is made anew.
-const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Connections that others made and that are served at once at most: far more than a cluster has members.
+pub const ACCEPTED_MAX: usize = 1024;
+const WAKE_TIMEOUT: Duration = Duration::from_secs(1);
 const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
 const RECONNECT_PAUSE_MAX: Duration = Duration::from_secs(2);
-const MAGIC: &[u8; 8] = b"QUOINPR1";
 const READ_CHUNK: usize = 256 << 10;
-
-/// Who speaks to whom, and what for. 40 bytes: the magic `QUOINPR1`, then little-endian u64 purpose, cluster,
-/// from, to. The answer is 24 bytes: u64 verdict (0 welcome), u64 cluster, u64 id of who answers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Greeting {
-    /// What the connection is for.
-    pub purpose: Purpose,
-    /// The cluster; 0 where the dialler wants to learn it.
-    pub cluster: u64,
-    /// Who dials; 0 where it has no id yet.
-    pub from: u64,
-    /// Who is meant; 0 for whoever answers.
-    pub to: u64,
-}
-
-/// What a connection is for. The numbers are on the wire.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u64)]
-pub enum Purpose {
-    /// Frames for the groups of the node.
-    Frames = 1,
-    /// One snapshot.
-    Snapshot = 2,
-    /// A node that has been added and not started yet asks who it is.
-    Join = 3,
-}
-
-/// The answer to a greeting. The numbers are on the wire.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u64)]
-pub enum Verdict {
-    /// Go on.
-    Welcome = 0,
-    /// The dialler belongs to another cluster.
-    OtherCluster = 1,
-    /// The dialler means another node: an address is wrong.
-    OtherNode = 2,
-    /// The dialler has this node's id.
-    SameNode = 3,
-    /// The dialler has been removed from the cluster.
-    Removed = 4,
-}
 
 /// What the transport hands to its node.
 pub trait Handler: Send + Sync + 'static {
@@ -87,6 +47,8 @@ pub trait Handler: Send + Sync + 'static {
     fn join_asked(&self, stream: TcpStream);
     /// Whether `peer` has been removed from the cluster.
     fn is_removed(&self, peer: u64) -> bool;
+    /// A peer has said that this node must not run, for `reason`.
+    fn cast_out(&self, reason: &str);
 }
 
 /// Counters for the metrics page.
@@ -104,16 +66,26 @@ pub struct Counters {
 
 /// The connections of one node.
 pub struct Transport {
-    cluster: u64,
-    id: u64,
+    who: Who,
+    address: String,
     group: GroupId,
     handler: Arc<dyn Handler>,
     peers: Mutex<BTreeMap<u64, Peer>>,
-    accepted: Mutex<HashMap<u64, TcpStream>>,
+    /// Which process runs as a member: that whose connections are served.
+    holders: Mutex<BTreeMap<u64, Holder>>,
+    /// Connections that others made, and by which member once it has said so.
+    accepted: Mutex<HashMap<u64, (TcpStream, u64)>>,
     next_connection: AtomicU64,
     stopping: AtomicBool,
     /// What happened so far.
     pub counters: Counters,
+}
+
+#[derive(Clone)]
+struct Holder {
+    incarnation: u64,
+    address: String,
+    connections: usize,
 }
 
 struct Peer {
@@ -136,23 +108,24 @@ struct OutboxState {
 }
 
 impl Transport {
-    /// Accepts connections on `listener` and calls `handler` from its own threads.
+    /// Accepts connections on `listener`, which others reach at `address`, and calls `handler` from its own threads.
     ///
     /// # Errors
     /// A thread cannot be made.
     pub fn start(
         listener: TcpListener,
-        cluster: u64,
-        id: u64,
+        address: String,
+        (cluster, id): (u64, u64),
         group: GroupId,
         handler: Arc<dyn Handler>,
     ) -> io::Result<Arc<Self>> {
         let transport = Arc::new(Self {
-            cluster,
-            id,
+            who: Who { cluster, id, incarnation: rand::random() },
+            address,
             group,
             handler,
             peers: Mutex::default(),
+            holders: Mutex::default(),
             accepted: Mutex::default(),
             next_connection: AtomicU64::new(0),
             stopping: AtomicBool::new(false),
@@ -173,7 +146,7 @@ impl Transport {
             }
             stays
         });
-        for (id, address) in addresses.iter().filter(|(id, _)| **id != self.id) {
+        for (id, address) in addresses.iter().filter(|(id, _)| **id != self.who.id) {
             if let Some(peer) = peers.get(id) {
                 peer.address.lock().clone_from(address);
                 continue;
@@ -188,6 +161,17 @@ impl Transport {
             match spawned {
                 Ok(_) => drop(peers.insert(id, peer)),
                 Err(error) => tracing::error!(%error, "no thread for a peer connection"),
+            }
+        }
+    }
+
+    /// Closes the connections that removed members have made. They may not have heard that they were removed: when they
+    /// dial again they are told.
+    pub fn part_with(&self, removed: &BTreeSet<u64>) {
+        for (stream, from) in self.accepted.lock().values() {
+            if removed.contains(from) {
+                // An error: it has just been closed.
+                let _ = stream.shutdown(Shutdown::Both);
             }
         }
     }
@@ -208,10 +192,12 @@ impl Transport {
     pub fn dial_snapshot(&self, peer: u64) -> io::Result<TcpStream> {
         let address = self.peers.lock().get(&peer).map(|peer| peer.address.lock().clone());
         let address = address.ok_or_else(|| io::Error::other(format!("member {peer:x} has no address")))?;
-        let greeting =
-            Greeting { purpose: Purpose::Snapshot, cluster: self.cluster, from: self.id, to: peer };
-        let (stream, _, _) = dial(&address, greeting)?;
-        Ok(stream)
+        Ok(dial(&address, &self.greeting(Purpose::Snapshot, peer))?.0)
+    }
+
+    fn greeting(&self, purpose: Purpose, to: u64) -> Greeting {
+        let Who { cluster, id: from, incarnation } = self.who;
+        Greeting { purpose, cluster, from, to, incarnation, address: self.address.clone() }
     }
 
     /// Closes all connections and ends the threads.
@@ -220,11 +206,11 @@ impl Transport {
         for peer in self.peers.lock().values() {
             peer.outbox.close();
         }
-        for stream in self.accepted.lock().values() {
+        for (stream, _) in self.accepted.lock().values() {
             let _ = stream.shutdown(Shutdown::Both);
         }
         // Wakes the accepting thread.
-        let _ = TcpStream::connect_timeout(&listening_on, CONNECT_TIMEOUT);
+        let _ = TcpStream::connect_timeout(&listening_on, WAKE_TIMEOUT);
     }
 
     fn is_stopping(&self) -> bool {
@@ -236,19 +222,20 @@ impl Transport {
         let mut last_error = String::new();
         while !outbox.is_closed() {
             let target = address.lock().clone();
-            let greeting =
-                Greeting { purpose: Purpose::Frames, cluster: self.cluster, from: self.id, to: peer };
-            let result = dial(&target, greeting).and_then(|(stream, _, _)| {
+            let result = dial(&target, &self.greeting(Purpose::Frames, peer)).and_then(|(stream, _)| {
                 pause = RECONNECT_PAUSE;
                 last_error.clear();
                 tracing::debug!(peer = format!("{peer:x}"), target, "connected");
                 outbox.open();
-                self.write_frames(&stream, outbox)
+                Ok(self.write_frames(&stream, outbox)?)
             });
             outbox.shut();
             self.handler.lost(peer);
             if let Err(error) = result {
                 let text = error.to_string();
+                if let DialError::Refused { forever: true, .. } = error {
+                    self.handler.cast_out(&text);
+                }
                 if text != last_error {
                     tracing::warn!(
                         peer = format!("{peer:x}"),
@@ -301,10 +288,15 @@ impl Transport {
     fn serve(&self, stream: TcpStream) {
         let connection = self.next_connection.fetch_add(1, Ordering::Relaxed);
         if let Ok(clone) = stream.try_clone() {
-            self.accepted.lock().insert(connection, clone);
+            let mut accepted = self.accepted.lock();
+            if accepted.len() >= ACCEPTED_MAX {
+                tracing::warn!(max = ACCEPTED_MAX, "closed a connection on the peer port: too many are open");
+                return;
+            }
+            accepted.insert(connection, (clone, 0));
         }
         let source = stream.peer_addr().map_or_else(|_| String::from("?"), |address| address.to_string());
-        if let Err(error) = self.serve_greeted(stream) {
+        if let Err(error) = self.serve_greeted(connection, stream) {
             let ended = matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset);
             if error.kind() == io::ErrorKind::InvalidData {
                 self.counters.garbage.fetch_add(1, Ordering::Relaxed);
@@ -316,17 +308,27 @@ impl Transport {
         self.accepted.lock().remove(&connection);
     }
 
-    fn serve_greeted(&self, mut stream: TcpStream) -> io::Result<()> {
+    fn serve_greeted(&self, connection: u64, mut stream: TcpStream) -> io::Result<()> {
         stream.set_read_timeout(Some(GREETING_TIMEOUT))?;
         stream.set_nodelay(true)?;
-        let greeting = read_greeting(&mut stream)?;
-        let verdict = self.judge(greeting);
-        let answer = [verdict as u64, self.cluster, self.id].map(u64::to_le_bytes).concat();
-        stream.write_all(&answer)?;
+        let greeting = Greeting::read(&mut stream)?;
+        // Before it is judged: who is removed from now on is either found here or refused.
+        if let Some((_, from)) = self.accepted.lock().get_mut(&connection) {
+            *from = greeting.from;
+        }
+        let (verdict, rival) = self.judge(&greeting);
+        let answer = Answer { verdict: verdict as u64, who: self.who, rival };
         if verdict != Verdict::Welcome {
             tracing::warn!(?greeting, ?verdict, "refused a peer connection");
-            return Ok(());
+            return stream.write_all(&answer.encode());
         }
+        // Held until the connection ends: while it lasts, another process as this member is asked for.
+        let _held = matches!(greeting.purpose, Purpose::Frames | Purpose::Snapshot).then(|| Held {
+            transport: self,
+            id: greeting.from,
+            incarnation: greeting.incarnation,
+        });
+        stream.write_all(&answer.encode())?;
         match greeting.purpose {
             Purpose::Frames => {
                 stream.set_read_timeout(None)?;
@@ -340,23 +342,84 @@ impl Transport {
                 self.handler.join_asked(stream);
                 Ok(())
             }
+            Purpose::Identify => Ok(()),
         }
     }
 
-    fn judge(&self, greeting: Greeting) -> Verdict {
-        if greeting.purpose == Purpose::Join {
-            return Verdict::Welcome;
+    /// The verdict, and where the dialler's rival is if it has one. A welcome for frames or a snapshot counts as one
+    /// more connection of the dialler.
+    fn judge(&self, greeting: &Greeting) -> (Verdict, String) {
+        let alone = |verdict| (verdict, String::new());
+        if matches!(greeting.purpose, Purpose::Join | Purpose::Identify) {
+            return alone(Verdict::Welcome);
         }
-        if greeting.cluster != self.cluster {
-            return Verdict::OtherCluster;
+        if greeting.cluster != self.who.cluster {
+            return alone(Verdict::OtherCluster);
         }
-        if greeting.from == self.id {
-            return Verdict::SameNode;
+        if greeting.from == self.who.id {
+            return if greeting.incarnation == self.who.incarnation {
+                alone(Verdict::Oneself)
+            } else {
+                (Verdict::Duplicate, self.address.clone())
+            };
         }
-        if greeting.to != self.id {
-            return Verdict::OtherNode;
+        if greeting.to != self.who.id {
+            return alone(Verdict::OtherNode);
         }
-        if self.handler.is_removed(greeting.from) { Verdict::Removed } else { Verdict::Welcome }
+        if self.handler.is_removed(greeting.from) {
+            return alone(Verdict::Removed);
+        }
+        match self.claim(greeting) {
+            Ok(()) => alone(Verdict::Welcome),
+            Err(rival) => (Verdict::Duplicate, rival),
+        }
+    }
+
+    /// Notes that the dialler runs as its member, unless another process does: then its address.
+    ///
+    /// The other one is the process that has connections here, or whoever is at the member's address. That it is alive
+    /// is asked of itself: a connection may look alive for long after its machine has died.
+    fn claim(&self, greeting: &Greeting) -> Result<(), String> {
+        let id = greeting.from;
+        loop {
+            let known = self.holders.lock().get(&id).cloned();
+            let suspect = match &known {
+                Some(holder) if holder.incarnation == greeting.incarnation => None,
+                Some(holder) => Some(holder.address.clone()),
+                None => self.peers.lock().get(&id).map(|peer| peer.address.lock().clone()),
+            };
+            if let Some(address) = suspect
+                && let Ok(found) = identify(&address)
+                && (found.cluster, found.id) == (self.who.cluster, id)
+                && found.incarnation != greeting.incarnation
+            {
+                return Err(address);
+            }
+            let mut holders = self.holders.lock();
+            let holder = holders.get_mut(&id);
+            if holder.as_ref().map(|holder| holder.incarnation) != known.map(|known| known.incarnation) {
+                // Somebody else came in between.
+                continue;
+            }
+            match holder {
+                Some(holder) if holder.incarnation == greeting.incarnation => holder.connections += 1,
+                _ => {
+                    let (incarnation, address) = (greeting.incarnation, greeting.address.clone());
+                    holders.insert(id, Holder { incarnation, address, connections: 1 });
+                }
+            }
+            return Ok(());
+        }
+    }
+
+    fn release(&self, id: u64, incarnation: u64) {
+        let mut holders = self.holders.lock();
+        if let Some(holder) = holders.get_mut(&id).filter(|holder| holder.incarnation == incarnation) {
+            holder.connections -= 1;
+            if holder.connections == 0 {
+                holders.remove(&id);
+            }
+        }
     }
 
     fn read_frames(&self, from: u64, mut stream: TcpStream) -> io::Result<()> {
@@ -381,6 +444,19 @@ impl Transport {
             }
             self.counters.received_bytes.fetch_add(read as u64, Ordering::Relaxed);
         }
+    }
+}
+
+/// One connection of a member's process.
+struct Held<'a> {
+    transport: &'a Transport,
+    id: u64,
+    incarnation: u64,
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.transport.release(self.id, self.incarnation);
     }
 }
 
@@ -453,65 +529,8 @@ fn approximate_size(message: &PeerMessage) -> usize {
     }
 }
 
-/// Connects, greets, and reads the answer: the stream, and cluster and id of who answered.
-///
-/// # Errors
-/// Nobody answers in time, or refuses; the text says why.
-pub fn dial(address: &str, greeting: Greeting) -> io::Result<(TcpStream, u64, u64)> {
-    let resolved = address
-        .to_socket_addrs()?
-        .next()
-        .ok_or_else(|| io::Error::other(format!("{address} resolves to no address")))?;
-    let mut stream = TcpStream::connect_timeout(&resolved, CONNECT_TIMEOUT)?;
-    stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(GREETING_TIMEOUT))?;
-    stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
-    let numbers = [greeting.purpose as u64, greeting.cluster, greeting.from, greeting.to];
-    stream.write_all(&[MAGIC.as_slice(), &numbers.map(u64::to_le_bytes).concat()].concat())?;
-    let mut answer = [0; 24];
-    stream.read_exact(&mut answer)?;
-    let mut answer = &answer[..];
-    let (verdict, cluster, id) = (answer.get_u64_le(), answer.get_u64_le(), answer.get_u64_le());
-    match verdict {
-        0 => Ok((stream, cluster, id)),
-        1 => Err(refused(format!(
-            "{address} belongs to cluster {cluster:x}, this node to {:x}: check the peer addresses and data folders",
-            greeting.cluster
-        ))),
-        2 => Err(refused(format!(
-            "{address} is member {id:x}, not {:x}: check the peer addresses",
-            greeting.to
-        ))),
-        3 => Err(refused(format!(
-            "{address} has this node's own id {id:x}: two nodes run on copies of one data folder, or it dials itself"
-        ))),
-        4 => Err(refused(format!(
-            "this member was removed from cluster {cluster:x}: stop it and delete its data"
-        ))),
-        other => Err(refused(format!("{address} answered {other}: it is not a peer of this version"))),
-    }
-}
-
-fn refused(text: String) -> io::Error {
-    io::Error::new(io::ErrorKind::ConnectionRefused, text)
-}
-
 fn garbage(malformed: quoin_core::codec::Malformed) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, malformed)
-}
-
-fn read_greeting(stream: &mut TcpStream) -> io::Result<Greeting> {
-    let mut bytes = [0; 40];
-    stream.read_exact(&mut bytes)?;
-    let invalid = |what: &str| io::Error::new(io::ErrorKind::InvalidData, format!("no greeting: {what}"));
-    let mut rest = bytes.strip_prefix(MAGIC).ok_or_else(|| invalid("wrong magic"))?;
-    let purpose = match rest.get_u64_le() {
-        1 => Purpose::Frames,
-        2 => Purpose::Snapshot,
-        3 => Purpose::Join,
-        _ => return Err(invalid("unknown purpose")),
-    };
-    Ok(Greeting { purpose, cluster: rest.get_u64_le(), from: rest.get_u64_le(), to: rest.get_u64_le() })
 }
 
 fn read_frame_length(buffer: &BytesMut) -> io::Result<Option<(usize, u32)>> {
@@ -535,4 +554,158 @@ fn write_all_vectored(stream: &mut impl Write, parts: &[bytes::Bytes]) -> io::Re
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Notes what the transport says.
+    #[derive(Default)]
+    struct Notes {
+        removed: Mutex<Vec<u64>>,
+        cast_out: Mutex<Vec<String>>,
+        changed: Condvar,
+    }
+
+    impl Handler for Notes {
+        fn received(&self, _: u64, _: GroupId, _: PeerMessage) {}
+        fn lost(&self, _: u64) {}
+        fn snapshot_offered(&self, _: u64, _: TcpStream) {}
+        fn join_asked(&self, _: TcpStream) {}
+        fn is_removed(&self, peer: u64) -> bool {
+            self.removed.lock().contains(&peer)
+        }
+        fn cast_out(&self, reason: &str) {
+            self.cast_out.lock().push(reason.into());
+            self.changed.notify_all();
+        }
+    }
+
+    /// Below the ports of outgoing connections: one of those could otherwise take the port of a process that ended.
+    fn free_port() -> TcpListener {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let from = 20_000 + u64::from(std::process::id() % 100) * 100;
+        let mut ports = std::iter::repeat_with(|| from + NEXT.fetch_add(1, Ordering::Relaxed) % 100);
+        ports
+            .find_map(|port| TcpListener::bind(("127.0.0.1", port as u16)).ok())
+            .expect("it goes on for ever")
+    }
+
+    struct Process {
+        notes: Arc<Notes>,
+        transport: Arc<Transport>,
+        listening_on: SocketAddr,
+    }
+
+    impl Process {
+        fn start(id: u64) -> Self {
+            Self::listening(id, free_port())
+        }
+
+        fn listening(id: u64, listener: TcpListener) -> Self {
+            let listening_on = listener.local_addr().unwrap();
+            let (notes, address) = (Arc::new(Notes::default()), listening_on.to_string());
+            let handler = Arc::clone(&notes) as _;
+            let transport = Transport::start(listener, address, (7, id), GroupId(1), handler).unwrap();
+            Self { notes, transport, listening_on }
+        }
+
+        fn address(&self) -> String {
+            self.listening_on.to_string()
+        }
+
+        fn dial(&self, other: &Self) -> Result<TcpStream, String> {
+            let greeting = self.transport.greeting(Purpose::Frames, other.transport.who.id);
+            dial(&other.address(), &greeting).map(|(stream, _)| stream).map_err(|error| error.to_string())
+        }
+
+        fn wait_cast_out(&self) -> String {
+            let mut reasons = self.notes.cast_out.lock();
+            while reasons.is_empty() {
+                let timeout = self.notes.changed.wait_for(&mut reasons, Duration::from_secs(30));
+                assert!(!timeout.timed_out(), "nobody cast it out");
+            }
+            reasons[0].clone()
+        }
+    }
+
+    impl Drop for Process {
+        fn drop(&mut self) {
+            self.transport.stop(self.listening_on);
+        }
+    }
+
+    #[test]
+    fn of_two_processes_with_one_id_the_second_is_told_who_holds_it_and_ends() {
+        let (peer, first, second) = (Process::start(1), Process::start(2), Process::start(2));
+        let held = first.dial(&peer).unwrap();
+        let refused = second.dial(&peer).unwrap_err();
+        assert!(refused.contains(&format!("as member 2, reached at {}", first.address())), "{refused}");
+        // The first one may dial as often as it likes.
+        first.dial(&peer).unwrap();
+        // Whoever is at the member's address counts, connected or not.
+        drop(held);
+        peer.transport.set_peers(&BTreeMap::from([(2, first.address())]));
+        second.transport.set_peers(&BTreeMap::from([(1, peer.address())]));
+        assert!(second.wait_cast_out().contains("stop the wrong one"));
+        // And who dials its own id is told by that one itself.
+        assert!(second.dial(&first).unwrap_err().contains(&first.address()));
+    }
+
+    #[test]
+    fn a_process_that_took_the_place_of_a_dead_one_is_welcome() {
+        let (peer, first) = (Process::start(1), Process::start(2));
+        // The connection outlives the process, as one to a machine without power does.
+        let _lingering = first.dial(&peer).unwrap();
+        let address = first.listening_on;
+        drop(first);
+        let second = loop {
+            // The port is free once the accepting thread of the first has ended.
+            if let Ok(listener) = TcpListener::bind(address) {
+                break Process::listening(2, listener);
+            }
+        };
+        let _held = second.dial(&peer).unwrap();
+        let elsewhere = Process::start(2);
+        assert!(elsewhere.dial(&peer).unwrap_err().contains(&second.address()));
+    }
+
+    /// A member whose removal was applied by all others before it had heard of it stayed connected, and waited for ever.
+    #[test]
+    fn a_member_that_is_connected_when_it_is_removed_is_told_so() {
+        let (peer, other) = (Process::start(1), Process::start(2));
+        other.transport.set_peers(&BTreeMap::from([(1, peer.address())]));
+        let frame = || PeerMessage::ForwardReply {
+            request: 0,
+            outcome: super::super::message::ForwardOutcome::NotLeader,
+        };
+        while !other.transport.send(1, frame()) {
+            std::thread::yield_now();
+        }
+        peer.notes.removed.lock().push(2);
+        peer.transport.part_with(&BTreeSet::from([2]));
+        while other.notes.cast_out.lock().is_empty() {
+            // What it sends fails, or finds nobody: it dials again.
+            other.transport.send(1, frame());
+            std::thread::yield_now();
+        }
+        assert!(other.wait_cast_out().contains("member 2 was removed"));
+    }
+
+    #[test]
+    fn a_removed_member_and_other_strangers_are_told_so() {
+        let (peer, other) = (Process::start(1), Process::start(2));
+        peer.notes.removed.lock().push(2);
+        assert!(other.dial(&peer).unwrap_err().contains("member 2 was removed from cluster 7"));
+        other.transport.set_peers(&BTreeMap::from([(1, peer.address())]));
+        assert!(other.wait_cast_out().contains("delete its data folder"));
+        let third = Process::start(3);
+        let greeting = third.transport.greeting(Purpose::Frames, 9);
+        let refused = dial(&peer.address(), &greeting).unwrap_err().to_string();
+        assert!(refused.contains("is member 1, not 9"), "{refused}");
+        let greeting = Greeting { cluster: 8, ..third.transport.greeting(Purpose::Frames, 1) };
+        let refused = dial(&peer.address(), &greeting).unwrap_err().to_string();
+        assert!(refused.contains("belongs to cluster 7, this node to 8"), "{refused}");
+    }
 }
