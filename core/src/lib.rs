@@ -13,8 +13,8 @@
 
 pub mod batch;
 pub mod codec;
-#[cfg(test)]
-mod golden;
+#[cfg(any(test, feature = "testing"))]
+pub mod golden;
 pub mod history;
 pub mod kv;
 pub mod ledger;

@@ -15,12 +15,20 @@ pub struct Tx<'a> {
     progress: Progress,
     sequence: Sequence,
     changes: Vec<Change>,
+    /// Places in `changes` of what was written, not deleted.
+    written: Vec<usize>,
 }
 
 impl<'a> Tx<'a> {
     /// A transaction for the command that follows `progress`.
     pub(crate) fn begin(store: &'a dyn Store, progress: &Progress) -> Self {
-        Self { store, progress: *progress, sequence: progress.sequence.next(), changes: Vec::new() }
+        Self {
+            store,
+            progress: *progress,
+            sequence: progress.sequence.next(),
+            changes: Vec::new(),
+            written: Vec::new(),
+        }
     }
 
     /// The batch's stamp: the only clock there is.
@@ -84,10 +92,20 @@ impl<'a> Tx<'a> {
     }
 
     /// Writes (`Some`) or deletes (`None`) a record that has a history and watchers, at [`Self::next_revision`].
+    ///
+    /// Written and then deleted (as two transactions within one may) it counts as deleted: an event tells of a key once.
+    /// Deleted or written, and then written, is the caller's to refuse.
     pub fn change(&mut self, key: Bytes, value: Option<Bytes>) {
         match &value {
             Some(value) => self.store.put(&key, value.clone(), self.sequence),
             None => self.store.delete(&key, self.sequence),
+        }
+        if value.is_some() {
+            self.written.push(self.changes.len());
+        } else if let Some(place) = self.written.iter().position(|place| self.changes[*place].key == key) {
+            let place = self.written.swap_remove(place);
+            self.changes[place].value = None;
+            return;
         }
         self.changes.push(Change { key, value });
     }

@@ -5,11 +5,13 @@
 
 mod command;
 mod machine;
+#[cfg(any(test, feature = "testing"))]
+pub mod model;
 mod query;
 mod recent;
 mod record;
-#[cfg(test)]
-mod script;
+#[cfg(any(test, feature = "testing"))]
+pub mod script;
 mod txn;
 
 pub use command::{

@@ -321,6 +321,9 @@ impl Collector {
             sort(&mut self.reply.kvs, request);
             self.reply.more = self.reply.kvs.len() > self.limit;
             self.reply.kvs.truncate(self.limit);
+            if request.keys_only {
+                self.reply.kvs.iter_mut().for_each(|kv| kv.value = Bytes::new());
+            }
         }
         Ok(Ok(self.reply))
     }
@@ -339,7 +342,9 @@ impl Collector {
             return Ok(true);
         }
         let key = record::client_key(store_key).expect("the bounds lie within the keys' records");
-        let kv = shown_key_value(record, key, request);
+        // As in etcd, values that are not shown can be sorted by.
+        let by_value = request.sort_target() == SortTarget::Value;
+        let kv = if by_value { record.into_key_value(key) } else { shown_key_value(record, key, request) };
         let bytes = kv.key.len() + kv.value.len();
         self.reply.kvs.push(kv);
         let fits = bytes <= self.bytes_left;

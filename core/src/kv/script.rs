@@ -9,12 +9,13 @@
 //! ```
 //! `''` is the empty key; `END` is `*` for "all keys from here on".
 
+#![allow(clippy::unwrap_used, reason = "tests, though other crates run them too")]
+
 use super::{
     Compare, CompareResult, CompareTarget, Delete, Floor, KeyValue, LeaseGrant, MetadataAt, Operation, Put,
     Range, Refusal, Reply, Response, SortOrder, SortTarget, Ttl, Txn, TxnOperation, change_to_key_value,
     floor, lease, leases, range, txn_operation::Step,
 };
-use crate::store::MemoryStore;
 use crate::{Batch, Event, Index, Machines, Revision, Stamp, Store, Term, View, golden, history, system};
 use bytes::Bytes;
 use std::fmt::Write;
@@ -25,6 +26,7 @@ struct World<'a> {
     stamp: u64,
     term: u64,
     out: String,
+    applied: &'a mut dyn FnMut(Index),
 }
 
 impl World<'_> {
@@ -36,6 +38,7 @@ impl World<'_> {
         let index = Index(self.machines.progress().index.0 + 1);
         let payload = Batch::encode(Stamp(self.stamp), &[command]);
         let outcome = self.machines.apply(self.store, index, Term(self.term), payload).unwrap();
+        (self.applied)(index);
         (outcome.replies.into_iter().next().unwrap(), outcome.events)
     }
 
@@ -362,10 +365,14 @@ fn compare(text: &str) -> Compare {
     Compare { result: result.into(), key: key(from), range_end: end, target: Some(target), absent_passes }
 }
 
-fn replay(script: &str) -> String {
-    let store = MemoryStore::new();
-    let machines = Machines::open(&store).unwrap();
-    let mut world = World { store: &store, machines, stamp: 1000, term: 1, out: String::new() };
+/// What the commands of `script` are answered on the empty `store`. After each entry `applied` is called with its index:
+/// there the store may reorganise itself.
+///
+/// # Panics
+/// The script has a command that there is not, or the store fails.
+pub fn replay(script: &str, store: &dyn Store, applied: &mut dyn FnMut(Index)) -> String {
+    let machines = Machines::open(store).unwrap();
+    let mut world = World { store, machines, stamp: 1000, term: 1, out: String::new(), applied };
     for line in golden::kept_lines(script) {
         world.say(line);
         if let Some(command) = line.strip_prefix("> ") {
@@ -373,7 +380,7 @@ fn replay(script: &str) -> String {
         }
     }
     // What the machine remembers besides the store must not matter: a fresh one on the same store sees the same.
-    let fresh = Machines::open(&store).unwrap();
+    let fresh = Machines::open(store).unwrap();
     assert_eq!(fresh.progress(), world.machines.progress());
     assert!(
         fresh.next_deadline() >= world.machines.next_deadline(),
@@ -384,5 +391,6 @@ fn replay(script: &str) -> String {
 
 #[test]
 fn scripts_answer_as_recorded() {
+    let replay = |script: &str| replay(script, &crate::store::MemoryStore::new(), &mut |_| {});
     golden::check("kv", 5, replay);
 }

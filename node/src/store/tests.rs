@@ -51,6 +51,32 @@ fn the_store_keeps_the_contract() {
     }
 }
 
+/// Writes out and merges at random, so that versions lie in every place that there is.
+fn reorganise(store: &LsmStore, index: Index, random: u64) {
+    match random % 16 {
+        0 => store.compact_fully().unwrap(),
+        1..=6 => store.flush().unwrap(),
+        _ => store.batch_applied(index).unwrap(),
+    }
+}
+
+#[test]
+fn the_kv_face_does_the_same_on_this_store_as_in_memory() {
+    quoin_core::golden::check("kv", 5, |script| {
+        let folder = TempDir::new().unwrap();
+        let store = open(&folder);
+        let mut random = Random::new(1);
+        let applied = &mut |index| reorganise(&store, index, random.number());
+        quoin_core::kv::script::replay(script, &store, applied)
+    });
+    for seed in 0..3 {
+        let folder = TempDir::new().unwrap();
+        let store = open(&folder);
+        let applied = &mut |index, random| reorganise(&store, index, random);
+        quoin_core::kv::model::check(&store, seed, 150, applied);
+    }
+}
+
 /// Applies empty log entries, which write nothing but their progress, beside a key per entry.
 fn apply(store: &LsmStore, machines: &mut Machines, entries: u64) {
     for _ in 0..entries {
@@ -125,8 +151,13 @@ fn forgotten_versions_and_dead_keys_leave_the_disk() {
     drop(pin);
     store.compact_fully().unwrap();
     assert_eq!(store.stats().table_entries, 11);
-    store.shared.unlink_retired();
-    assert_eq!(std::fs::read_dir(folder.path().join("tables")).unwrap().count(), 1, "old files are gone");
+    // Once the background threads have let go of what they looked at.
+    let begun = std::time::Instant::now();
+    while std::fs::read_dir(folder.path().join("tables")).unwrap().count() > 1 {
+        assert!(begun.elapsed() < Duration::from_secs(60), "old files stay");
+        store.shared.unlink_retired();
+        std::thread::yield_now();
+    }
 }
 
 #[test]
@@ -278,6 +309,45 @@ fn a_replica_restored_from_a_snapshot_answers_everything_as_the_exporter_does() 
             std::fs::remove_dir_all(to.path().join(sequence.to_string())).unwrap();
         }
     }
+}
+
+/// A snapshot holds a key's versions newest first: they fill several memtables, and the newest lies in the first.
+#[test]
+fn a_snapshot_may_have_more_versions_of_a_key_than_a_memtable_holds() {
+    let (from, to) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let store = open(&from);
+    let versions = 2000;
+    for sequence in 1..=versions {
+        store.put(b"many", value(sequence), Sequence(sequence));
+        store.put(&key(sequence), value(sequence), Sequence(sequence));
+    }
+    let progress = put_progress(&store, Sequence(versions + 1));
+    store.flush().unwrap();
+    let held = small().memtable_bytes;
+    assert!(versions * value(1).len() as u64 > 8 * held, "the versions of one key are many memtables");
+    let folder = StoreFolder::open(to.path()).unwrap();
+    let check = |restored: &LsmStore| {
+        for sequence in 1..=versions {
+            assert_eq!(
+                restored.get(b"many", Sequence(sequence)).unwrap(),
+                Some(value(sequence)),
+                "{sequence}"
+            );
+        }
+        let mut newest = restored.scan(b"many", b"many\0", NEWEST, Order::Ascending);
+        assert_eq!(newest.next().unwrap().unwrap().1, value(versions));
+        assert!(newest.next().is_none());
+        let at = Sequence(versions / 2);
+        let mut old = restored.scan(b"many", b"many\0", at, Order::Descending);
+        assert_eq!(old.next().unwrap().unwrap().1, value(at.0));
+    };
+    let (restored, found) = transfer(store.export().unwrap(), &folder);
+    assert_eq!(found, progress);
+    check(&restored);
+    restored.compact_fully().unwrap();
+    check(&restored);
+    drop(restored);
+    check(&folder.open_store(9, small()).unwrap());
 }
 
 #[test]
