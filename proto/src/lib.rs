@@ -61,6 +61,15 @@ pub mod quoin {
             include!(concat!(env!("OUT_DIR"), "/encoded/quoin.route.v1.rs"));
         }
     }
+
+    /// The ledger face.
+    pub mod ledger {
+        /// Version 1.
+        pub mod v1 {
+            #![allow(missing_docs, unreachable_pub, clippy::all)]
+            tonic::include_proto!("quoin.ledger.v1");
+        }
+    }
 }
 
 mod encoded;

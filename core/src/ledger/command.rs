@@ -201,6 +201,14 @@ impl Transfers {
         self.count += 1;
     }
 
+    /// Adds all of another command, after these. There may be [`TRANSFERS_MAX`] together.
+    pub fn append(&mut self, other: &Self) {
+        assert!(self.len() + other.len() <= TRANSFERS_MAX, "the caller bounds a command's transfers");
+        self.out[2] |= other.out[2];
+        self.out.extend_from_slice(&other.out[HEADER..]);
+        self.count += other.count;
+    }
+
     /// The command.
     pub fn into_command(mut self) -> crate::Command {
         self.out[3..HEADER].copy_from_slice(&self.count.to_le_bytes());

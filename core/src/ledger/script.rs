@@ -329,7 +329,7 @@ fn replay(script: &str) -> String {
     let store = MemoryStore::new();
     let machines = Machines::open(&store).unwrap();
     let mut world = World { store: &store, machines, stamp: 1000, out: String::new() };
-    for line in script.lines().filter(|line| line.starts_with(['>', '#']) || line.is_empty()) {
+    for line in crate::golden::kept_lines(script) {
         world.say(line);
         if let Some(command) = line.strip_prefix("> ") {
             world.run(command);
@@ -342,17 +342,5 @@ fn replay(script: &str) -> String {
 
 #[test]
 fn scripts_answer_as_recorded() {
-    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/ledger/testscripts");
-    let mut paths: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-    paths.sort();
-    assert!(paths.len() >= 5, "the scripts are gone");
-    for path in paths {
-        let recorded = std::fs::read_to_string(&path).unwrap();
-        let answered = replay(&recorded);
-        if std::env::var_os("UPDATE_GOLDEN").is_some() {
-            std::fs::write(&path, answered).unwrap();
-        } else {
-            assert!(recorded == answered, "{} answers differently now:\n{answered}", path.display());
-        }
-    }
+    crate::golden::check("ledger", 5, replay);
 }

@@ -16,6 +16,7 @@ mod etcd;
 mod http;
 mod inbound;
 mod kv;
+mod ledger;
 mod preface;
 mod route;
 
@@ -29,6 +30,7 @@ use quoin_proto::etcdserverpb::maintenance_server::MaintenanceServer;
 use quoin_proto::etcdserverpb::watch_server::WatchServer;
 use quoin_proto::quoin::kv::v1::kv_server::KvServer as QuoinKvServer;
 use quoin_proto::quoin::route::encoded::route_server::RouteServer;
+use quoin_proto::quoin::ledger::v1::ledger_server::LedgerServer;
 use quoin_proto::v3electionpb::election_server::ElectionServer;
 use quoin_proto::v3lockpb::lock_server::LockServer;
 use std::io;
@@ -88,7 +90,8 @@ pub fn serve(engine: Engine, clients: TcpListener, operators: TcpListener) -> io
     let life = Life(stopping);
     let (reporter, health_service) = tonic_health::server::health_reporter();
     let streams_max = engine.limits().streams_per_connection_max;
-    let routes = routes(&engine, &life)?.add_service(health_service);
+    let book = ledger::Book::start(engine.clone());
+    let routes = routes(&engine, &book, &life)?.add_service(health_service);
     let garbage = engine.metrics().client_garbage.clone();
     let incoming = TcpIncoming::from(into_tokio(clients)?).with_nodelay(Some(true));
     let connections = incoming
@@ -133,7 +136,7 @@ impl Servers {
 }
 
 /// All services, except health.
-fn routes(engine: &Engine, life: &Life) -> io::Result<Routes> {
+fn routes(engine: &Engine, book: &ledger::Book, life: &Life) -> io::Result<Routes> {
     let engine = || engine.clone();
     let request_max = engine().limits().request_bytes_max + REQUEST_OVERHEAD_BYTES;
     let batch_max = request_max * REQUESTS_PER_BATCH;
@@ -152,6 +155,10 @@ fn routes(engine: &Engine, life: &Life) -> io::Result<Routes> {
         )
         .add_service(
             RouteServer::new(route::Route::new(engine(), life.clone())).max_decoding_message_size(batch_max),
+        )
+        .add_service(
+            LedgerServer::new(ledger::Ledger::new(book.clone(), life.clone()))
+                .max_decoding_message_size(batch_max),
         )
         .add_service(reflection().build_v1().map_err(io::Error::other)?)
         .add_service(reflection().build_v1alpha().map_err(io::Error::other)?);
