@@ -29,8 +29,8 @@ use quoin_proto::etcdserverpb::lease_server::LeaseServer;
 use quoin_proto::etcdserverpb::maintenance_server::MaintenanceServer;
 use quoin_proto::etcdserverpb::watch_server::WatchServer;
 use quoin_proto::quoin::kv::v1::kv_server::KvServer as QuoinKvServer;
-use quoin_proto::quoin::route::encoded::route_server::RouteServer;
 use quoin_proto::quoin::ledger::v1::ledger_server::LedgerServer;
+use quoin_proto::quoin::route::encoded::route_server::RouteServer;
 use quoin_proto::v3electionpb::election_server::ElectionServer;
 use quoin_proto::v3lockpb::lock_server::LockServer;
 use std::io;
@@ -96,6 +96,7 @@ pub fn serve(engine: Engine, clients: TcpListener, operators: TcpListener) -> io
     let incoming = TcpIncoming::from(into_tokio(clients)?).with_nodelay(Some(true));
     let connections = incoming
         .map(move |accepted| accepted.map(|stream| Checked::new(stream, Protocol::Http2, garbage.clone())));
+    let http = http::routes(engine.clone()).merge(ledger::http_routes(book, life.clone()));
     let server = Server::builder()
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
@@ -106,7 +107,7 @@ pub fn serve(engine: Engine, clients: TcpListener, operators: TcpListener) -> io
         .add_routes(routes)
         .serve_with_incoming_shutdown(connections, async move { life.ended().await });
     let operators = CheckedListener::new(into_tokio(operators)?, engine.metrics().http_garbage.clone());
-    let pages = axum::serve(operators, http::routes(engine.clone()));
+    let pages = axum::serve(operators, http);
     Ok(Servers {
         stop,
         grpc: tokio::spawn(server),

@@ -99,6 +99,8 @@ impl axum::serve::Listener for CheckedListener {
     async fn accept(&mut self) -> (Self::Io, Self::Addr) {
         // axum's own listener knows which errors of accepting pass, and how long to wait for that.
         let (stream, address) = axum::serve::Listener::accept(&mut self.listener).await;
+        // A connection on which this fails is slower, not wrong.
+        let _ = stream.set_nodelay(true);
         (Checked::new(stream, Protocol::Http1, self.refused.clone()), address)
     }
 

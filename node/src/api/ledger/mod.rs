@@ -1,13 +1,15 @@
 //! The ledger's adapters: `quoin.ledger.v1` here. `book.rs` is the way through the engine, `translate.rs` the wire's
-//! words, `feed.rs` the journal as it grows.
+//! words, `feed.rs` the journal as it grows, `http/` the same over HTTP/JSON.
 //!
 //! **Invariant.** A batch is one command in the log; a stream's batches go into it in the stream's order.
 
 mod book;
 mod feed;
+mod http;
 mod translate;
 
 pub(crate) use book::Book;
+pub(crate) use http::routes as http_routes;
 
 use crate::api::commands::long_read;
 use crate::api::{Life, error};
