@@ -7,6 +7,7 @@ mod demo;
 mod kv;
 mod output;
 mod playground;
+mod route;
 mod serve;
 mod settings;
 
@@ -60,6 +61,9 @@ enum Command {
     /// Keys: get, put, delete, compare-and-set, transaction, watch, lock
     #[command(subcommand)]
     Kv(kv::Kv),
+    /// Rules by network and address: put, get, list, delete, watch, load, nodes, agent
+    #[command(subcommand)]
+    Route(route::Route),
     /// Measure
     #[command(subcommand)]
     Bench(bench::Bench),
@@ -100,6 +104,7 @@ fn main() -> ExitCode {
 fn run(command: Command) -> Result<ExitCode> {
     match command {
         Command::Kv(kv) => return block_on(kv::run(kv)),
+        Command::Route(route) => return block_on(route::run(route)),
         Command::Cluster(cluster) => block_on(cluster::run(cluster))?,
         Command::Serve(settings) => block_on(serve::serve(settings.resolve()?))?,
         Command::Dev(settings) => block_on(serve::dev(settings.resolve()?))?,
