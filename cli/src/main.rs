@@ -95,10 +95,27 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             // Standard error is gone: there is nobody left to tell.
-            let _ = writeln!(std::io::stderr(), "quoin: {error:#}");
+            let _ = writeln!(std::io::stderr(), "quoin: {}", explained(&error));
             ExitCode::FAILURE
         }
     }
+}
+
+/// What went wrong, outermost first; of a server's answer its text and its code by name.
+fn explained(error: &anyhow::Error) -> String {
+    let causes = error.chain().map(|cause| match cause.downcast_ref::<tonic::Status>() {
+        Some(status) => {
+            let text = status.message().strip_prefix("quoin: ").unwrap_or(status.message());
+            format!("{text} ({:?})", status.code())
+        }
+        None => cause.to_string(),
+    });
+    let mut causes: Vec<String> = causes.collect();
+    // What a status was caused by it says itself.
+    if let Some(place) = error.chain().position(|cause| cause.is::<tonic::Status>()) {
+        causes.truncate(place + 1);
+    }
+    causes.join(": ")
 }
 
 fn run(command: Command) -> Result<ExitCode> {

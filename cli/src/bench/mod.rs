@@ -6,6 +6,7 @@
 mod load;
 mod machine;
 mod report;
+mod route;
 mod stream;
 mod targets;
 
@@ -19,6 +20,8 @@ use std::time::Duration;
 pub(crate) enum Bench {
     /// Keys, over etcd's API or quoin.kv.v1, against any endpoints that speak it
     Kv(KvBench),
+    /// Rules by network and address
+    Route(route::RouteBench),
 }
 
 /// A run over keys.
@@ -111,6 +114,7 @@ struct EndpointsFile {
 pub(crate) async fn run(bench: Bench) -> Result<()> {
     match bench {
         Bench::Kv(options) => run_kv(options).await,
+        Bench::Route(options) => route::run(options).await,
     }
 }
 

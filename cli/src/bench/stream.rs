@@ -35,7 +35,7 @@ async fn client(
     seed: u64,
 ) -> Result<Count> {
     let mut kv = KvClient::new(connection.0).max_decoding_message_size(64 << 20);
-    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let mut random = Random::seeded(seed);
     // One message may wait while the one before is being sent.
     let (requests, outgoing) = mpsc::channel(2);
     let mut results = kv.stream(ReceiverStream::new(outgoing)).await?.into_inner();

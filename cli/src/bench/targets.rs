@@ -95,7 +95,7 @@ impl Plan {
     /// A worker that asks over `connection`.
     pub(super) fn worker(self: &Arc<Self>, connection: &Connection, seed: u64) -> Worker {
         let kv = KvClient::new(connection.0.clone()).max_decoding_message_size(64 << 20);
-        Worker { plan: Arc::clone(self), kv, random: Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1) }
+        Worker { plan: Arc::clone(self), kv, random: Random::seeded(seed) }
     }
 
     /// The next operation of a stream.
@@ -117,9 +117,14 @@ impl Plan {
 
 /// A xorshift generator: which keys are asked for must not cost anything.
 #[derive(Clone)]
-pub(super) struct Random(pub(super) u64);
+pub(super) struct Random(u64);
 
 impl Random {
+    /// A generator of its own for each seed.
+    pub(super) fn seeded(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
     pub(super) fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
