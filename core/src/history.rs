@@ -6,7 +6,8 @@
 //! **Invariant (events).** For every revision in `compacted+1 ..= newest` there is exactly one event record.
 //!
 //! Key: `0x00 'e'` and the revision, big-endian. Value: varint sequence, varint stamp, varint count, then per
-//! change a byte (0 deleted, 1 written) and the length-prefixed store key.
+//! change a byte (0 deleted, 1 written, 2 written and stored elsewhere), the length-prefixed key, and after a 2 the
+//! length-prefixed store key at which the value stands.
 
 use crate::codec::{self, Reader};
 use crate::store::{Store, StoreError, View};
@@ -29,7 +30,7 @@ pub struct Event {
 /// One record that was written or deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// The store key: face byte, keyspace byte, then the face's own key.
+    /// The store key, or another name that the change is known by: face byte, keyspace byte, then the face's own key.
     pub key: Bytes,
     /// The record as stored, `None` where it was deleted.
     pub value: Option<Bytes>,
@@ -59,16 +60,30 @@ pub fn event_key(revision: Revision) -> [u8; 10] {
     key
 }
 
-/// Writes the event's record.
-pub(crate) fn record(store: &dyn Store, event: &Event) {
+const DELETED: u8 = 0;
+const WRITTEN: u8 = 1;
+const WRITTEN_ELSEWHERE: u8 = 2;
+
+/// Writes the event's record. `aliases` are the changes whose values stand at other keys than their own, by place.
+pub(crate) fn record(store: &dyn Store, event: &Event, aliases: &[(usize, Bytes)]) {
     let keys: usize = event.changes.iter().map(|change| change.key.len() + 4).sum();
-    let mut out = Vec::with_capacity(24 + keys);
+    let elsewhere: usize = aliases.iter().map(|(_, key)| key.len() + 4).sum();
+    let mut out = Vec::with_capacity(24 + keys + elsewhere);
     codec::put_varint(&mut out, event.sequence.0);
     codec::put_varint(&mut out, event.stamp.0);
     codec::put_varint(&mut out, event.changes.len() as u64);
-    for change in &event.changes {
-        out.push(u8::from(change.value.is_some()));
+    let mut aliases = aliases.iter().peekable();
+    for (place, change) in event.changes.iter().enumerate() {
+        let alias = aliases.next_if(|(other, _)| *other == place);
+        out.push(match (&change.value, alias) {
+            (None, _) => DELETED,
+            (Some(_), None) => WRITTEN,
+            (Some(_), Some(_)) => WRITTEN_ELSEWHERE,
+        });
         codec::put_bytes(&mut out, &change.key);
+        if let Some((_, key)) = alias {
+            codec::put_bytes(&mut out, key);
+        }
     }
     store.put(&event_key(event.revision), out.into(), event.sequence);
 }
@@ -138,10 +153,19 @@ fn decode(
     let count = reader.varint()?;
     let mut changes = Vec::new();
     for _ in 0..count {
-        let written = reader.byte()? == 1;
+        let what = reader.byte()?;
         let key = reader.bytes()?;
+        let stored_at = match what {
+            DELETED => None,
+            WRITTEN => Some(key.clone()),
+            WRITTEN_ELSEWHERE => Some(reader.bytes()?),
+            _ => return Err(reader.malformed().into()),
+        };
         if wanted(&key) {
-            let value = if written { view.at(sequence).get(&key)? } else { None };
+            let value = match stored_at {
+                Some(at) => view.at(sequence).get(&at)?,
+                None => None,
+            };
             changes.push(Change { key, value });
         }
     }

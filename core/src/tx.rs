@@ -15,8 +15,13 @@ pub struct Tx<'a> {
     progress: Progress,
     sequence: Sequence,
     changes: Vec<Change>,
+<<<<<<< HEAD
     /// Places in `changes` of what was written, not deleted.
     written: Vec<usize>,
+=======
+    /// Where the values of changes stand that have another name: place among the changes, store key.
+    aliases: Vec<(usize, Bytes)>,
+>>>>>>> af8a353 (route: a rule is stored once and watched under two names; groups are found in memory)
 }
 
 impl<'a> Tx<'a> {
@@ -27,7 +32,11 @@ impl<'a> Tx<'a> {
             progress: *progress,
             sequence: progress.sequence.next(),
             changes: Vec::new(),
+<<<<<<< HEAD
             written: Vec::new(),
+=======
+            aliases: Vec::new(),
+>>>>>>> af8a353 (route: a rule is stored once and watched under two names; groups are found in memory)
         }
     }
 
@@ -110,6 +119,15 @@ impl<'a> Tx<'a> {
         self.changes.push(Change { key, value });
     }
 
+    /// Tells of a change under another `name` too, so that it can be watched by it. The record itself stands at `key`,
+    /// where this command has written it; nothing is stored under the name.
+    pub fn change_also_known_as(&mut self, name: Bytes, key: &Bytes, value: Option<Bytes>) {
+        if value.is_some() {
+            self.aliases.push((self.changes.len(), key.clone()));
+        }
+        self.changes.push(Change { key: name, value });
+    }
+
     /// Ends the command: writes its event, if anything changed, and moves `progress` past it.
     pub(crate) fn finish(self, progress: &mut Progress) -> Option<Event> {
         progress.sequence = self.sequence;
@@ -124,7 +142,7 @@ impl<'a> Tx<'a> {
             stamp: self.progress.stamp,
             changes: self.changes,
         };
-        history::record(self.store, &event);
+        history::record(self.store, &event, &self.aliases);
         Some(event)
     }
 

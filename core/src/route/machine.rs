@@ -84,23 +84,24 @@ impl Machine {
         let mut table = self.table.change();
         let mut written = 0;
         for (key, (key_bytes, body)) in rules {
+            if table.get(&key).is_some_and(|old| revision_of(old) == revision) {
+                // Twice in one command, which adapters refuse: the first stands.
+                continue;
+            }
             let record = rule_record(revision, &body);
             let group = group_in_body(&body).expect("checked when it was unpacked");
-            if let Some(old) = table.insert(key, record[..].into()) {
-                if revision_of(&old) == revision {
-                    // Twice in one command, which adapters refuse: the first stands.
-                    table.insert(key, old);
-                    continue;
-                }
+            let store_key = record::rule(&key_bytes);
+            if let Some(old) = table.insert(key, group, record[..].into()) {
                 let old_group = group_of(&old).expect("it was checked when it was written");
                 if old_group != group {
-                    tx.change(record::in_group(old_group, &key_bytes), None);
+                    tx.change_also_known_as(record::in_group(old_group, &key_bytes), &store_key, None);
                 }
             }
-            tx.change(record::rule(&key_bytes), Some(record.clone()));
-            tx.change(record::in_group(group, &key_bytes), Some(record));
+            tx.change(store_key.clone(), Some(record.clone()));
+            tx.change_also_known_as(record::in_group(group, &key_bytes), &store_key, Some(record));
             written += 1;
         }
+        table.set_revision(tx.revision());
         Ok(Response::Written(written))
     }
 
@@ -116,37 +117,36 @@ impl Machine {
         for (key, key_bytes) in keys {
             let Some(old) = table.remove(&key) else { continue };
             let group = group_of(&old).expect("it was checked when it was written");
-            tx.change(record::rule(&key_bytes), None);
-            tx.change(record::in_group(group, &key_bytes), None);
+            let store_key = record::rule(&key_bytes);
+            tx.change(store_key.clone(), None);
+            tx.change_also_known_as(record::in_group(group, &key_bytes), &store_key, None);
             count += 1;
         }
+        table.set_revision(tx.revision());
         count
     }
 
     fn delete_many(&self, tx: &mut Tx<'_>, request: &DeleteMany) -> Done<Response> {
-        let prefix = match &request.group {
-            Some(group) if group.len() > super::GROUP_BYTES_MAX => return Ok(Err(Refusal::Malformed)),
-            Some(group) => record::group(group),
-            None => record::vni(request.vni),
+        let mut found = match &request.group {
+            Some(group) => self.old_members(group, request),
+            None => old_in_network(tx, request)?,
         };
-        // What precedes the rule key in a store key.
-        let before_key = if request.group.is_some() { prefix.len() } else { record::RULES.len() };
-        let mut keys = Vec::new();
-        let mut more = false;
-        for pair in tx.scan(&prefix, &prefix_end(&prefix)) {
-            let (store_key, value) = pair?;
-            if revision_of(&value) > request.not_after {
-                continue;
-            }
-            if keys.len() == request.limit as usize {
-                more = true;
-                break;
-            }
-            let key_bytes = store_key.slice(before_key..);
-            keys.push((RuleKey::decode(&key_bytes)?, key_bytes));
-        }
-        let count = self.remove(tx, keys.into_iter());
+        let more = found.len() > request.limit as usize;
+        found.truncate(request.limit as usize);
+        let keys = found.into_iter().map(|key| {
+            let mut bytes = Vec::new();
+            key.encode(&mut bytes);
+            (key, bytes.into())
+        });
+        let count = self.remove(tx, keys);
         Ok(Ok(Response::Deleted { count, more }))
+    }
+
+    /// One more than may be deleted, so that it is seen whether there are more.
+    fn old_members(&self, group: &[u8], request: &DeleteMany) -> Vec<RuleKey> {
+        let table = self.table.look();
+        let old = table.members(group).filter(|(_, record)| revision_of(record) <= request.not_after);
+        old.map(|(key, _)| *key).take(request.limit as usize + 1).collect()
     }
 
     // Nodes' lives.
@@ -203,6 +203,22 @@ impl Machine {
         }
         Ok(true)
     }
+}
+
+/// As [`Machine::old_members`], of a network.
+fn old_in_network(tx: &Tx<'_>, request: &DeleteMany) -> Result<Vec<RuleKey>, StoreError> {
+    let prefix = record::vni(request.vni);
+    let mut found = Vec::new();
+    for pair in tx.scan(&prefix, &prefix_end(&prefix)) {
+        let (store_key, value) = pair?;
+        if revision_of(&value) <= request.not_after {
+            found.push(RuleKey::decode(&store_key[record::RULES.len()..])?);
+        }
+        if found.len() > request.limit as usize {
+            break;
+        }
+    }
+    Ok(found)
 }
 
 fn is_alive(tx: &Tx<'_>, name: &[u8]) -> Result<bool, StoreError> {

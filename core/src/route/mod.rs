@@ -3,8 +3,8 @@
 //! `rule.rs` is a rule and its bytes, `command.rs` what may be asked, `machine.rs` what it does, `table.rs` the
 //! newest rules in memory, `query.rs` how older ones, groups and objects are read, `record.rs` the keys in the store.
 //!
-//! **Invariant (two places, one rule).** A rule stands under its (VNI, IP) and, with the same bytes, under its group;
-//! every command writes or deletes both. So a lookup is one read, and a group's listing and watch are one range.
+//! **Invariant (one rule, two names).** A rule stands in the store once, under its (VNI, IP); its changes are told under
+//! that name and under its group's, so that both can be watched. The newest rules of a group are found in memory.
 
 mod command;
 mod machine;
@@ -24,4 +24,4 @@ pub use query::{
     Changed, Node, Object, ObjectKind, Scope, changed, node_statuses, object, objects, rule, rules,
 };
 pub use rule::{GROUP_BYTES_MAX, Mac, Rule, RuleKey, VNI_MAX};
-pub use table::Table;
+pub use table::{Lookup, Members, Table};

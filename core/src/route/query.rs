@@ -1,7 +1,7 @@
 //! How the route face is read besides its table: older states, groups, networks, objects, and what an event changed.
 
 use super::record::{self, LastHeartbeat, Status};
-use super::rule::{Rule, RuleKey};
+use super::rule::{Rule, RuleKey, group_of};
 use crate::codec::Malformed;
 use crate::history::Change;
 use crate::store::{Order, StoreError, View, prefix_end};
@@ -117,25 +117,36 @@ pub fn rule(view: View<'_>, key: RuleKey) -> Result<Option<Rule>, StoreError> {
     Ok(Some(Rule::decode(key, record)?))
 }
 
-/// The rules of `scope` after `after` (all for `None`), in the order of their keys, lazily.
+/// The rules of a network or a group after `after` (all for `None`), in the order of their keys, lazily. In a view of the
+/// past, too; but a group's are found among all rules: the newest ones are faster found in [`super::Table`].
 pub fn rules<'a>(
     view: View<'a>,
     scope: &Scope,
     after: Option<RuleKey>,
 ) -> impl Iterator<Item = Result<Rule, StoreError>> + 'a {
-    let prefix = scope.prefix();
-    let before_key = if matches!(scope, Scope::Vni(_)) { record::RULES.len() } else { prefix.len() };
+    let (prefix, group) = match scope {
+        Scope::Vni(vni) => (record::vni(*vni), None),
+        Scope::Group(group) => (record::RULES.to_vec(), Some(group.clone())),
+        // They are no rules.
+        Scope::Objects(_) | Scope::NodeStatus => (vec![u8::MAX], None),
+    };
     let mut from = prefix.clone();
     if let Some(after) = after {
-        from.truncate(before_key);
+        from.truncate(record::RULES.len());
         after.encode(&mut from);
         // The first store key after it.
         from.push(0);
     }
-    view.scan(&from, &prefix_end(&prefix), Order::Ascending).map(move |pair| {
-        let (store_key, value) = pair?;
-        Ok(Rule::decode(RuleKey::decode(&store_key[before_key..])?, value)?)
+    let wanted = move |value: &[u8]| group.as_ref().is_none_or(|group| group_of(value) == Some(group));
+    view.scan(&from, &prefix_end(&prefix), Order::Ascending).filter_map(move |pair| match pair {
+        Ok((_, value)) if !wanted(&value) => None,
+        Ok((store_key, value)) => Some(decode_rule(&store_key, value)),
+        Err(error) => Some(Err(error)),
     })
+}
+
+fn decode_rule(store_key: &Bytes, value: Bytes) -> Result<Rule, StoreError> {
+    Ok(Rule::decode(RuleKey::decode(&store_key[record::RULES.len()..])?, value)?)
 }
 
 /// One object.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! 0x02 'r' rule key                      -> the rule's record
-//! 0x02 'g' u8 length, group, rule key    -> the same record
+//! 0x02 'g' u8 length, group, rule key    -> nothing: the name by which the rule's changes are watched
 //! 0x02 'o' u8 kind, name                 -> an object: u64 revision, then its message
 //! 0x02 's' name                          -> a node's status: u64 revision, u8 alive, varint stamp of the change
 //! 0x02 'h' name                          -> a node's last heartbeat: varints stamp, deadline, revision it had applied

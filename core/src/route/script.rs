@@ -106,6 +106,11 @@ impl World<'_> {
                 let limit = option("limit").map_or(usize::MAX, |text| number(text) as usize);
                 let found: Vec<Rule> =
                     rules(self.at(option("rev")), &scope, after).map(Result::unwrap).take(limit).collect();
+                if let (Scope::Group(group), None) = (&scope, option("rev")) {
+                    let members = self.machines.routes().look().group(group, after, limit);
+                    let newest: Vec<Rule> = members.rules().map(Result::unwrap).collect();
+                    assert_eq!(newest, found, "the table and the store differ");
+                }
                 found.iter().for_each(|rule| self.say(shown(rule)));
             }
             "object" => self.route(Operation::PutObject(PutObject {

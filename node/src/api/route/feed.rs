@@ -13,7 +13,7 @@ use crate::api::commands::off_the_hot_path;
 use crate::api::{Life, error};
 use crate::engine::{Engine, ReadView};
 use crate::watch::{WatchEnd, Watcher};
-use quoin_core::route::{self, Scope};
+use quoin_core::route::{self, Members, Scope};
 use quoin_core::{Event, Revision, StoreError};
 use quoin_proto::Encoded;
 use quoin_proto::quoin::route::v1::watch_response::Kind;
@@ -207,12 +207,17 @@ impl Feed {
         let view = self.engine.latest();
         let pin = view.store().pin(view.progress().sequence).map_err(|_| Status::from(error::COMPACTED))?;
         let (scopes, responses) = (self.options.scopes.clone(), self.responses.clone());
-        let revision = view.progress().revision.0;
         let sent = off_the_hot_path(move || {
             let _pin = pin;
-            send_snapshot(&view, &scopes, &responses)
+            let mut snapshot = Snapshot::new(&responses);
+            let revision = match groups(&scopes) {
+                Some(groups) => snapshot.newest(&view, &groups)?,
+                None => snapshot.stored(&view, &scopes)?,
+            };
+            snapshot.send()?;
+            Ok::<u64, End>(revision)
         });
-        sent.await??;
+        let revision = sent.await??;
         let mut encoder = Encoder::default();
         encoder.watch_response(Kind::SnapshotEnd, revision);
         self.send(&mut encoder).await?;
@@ -230,48 +235,73 @@ async fn tick(progress: Option<&mut Interval>) {
     }
 }
 
-/// On a thread that may block: it waits for the client.
-fn send_snapshot(view: &ReadView, scopes: &[Scope], responses: &Responses) -> Result<(), End> {
-    let mut snapshot = Snapshot { encoder: Encoder::default(), responses };
-    snapshot.encoder.watch_response(Kind::Snapshot, 0);
-    for (place, scope) in scopes.iter().enumerate() {
-        match scope {
-            Scope::Group(_) | Scope::Vni(_) => {
-                for rule in route::rules(view.view(), scope, None) {
-                    let rule = rule?;
-                    let told =
-                        |earlier: &Scope| matches!(earlier, Scope::Group(group) if *group == rule.group);
-                    // Of a group and of a network that are both watched: once is enough.
-                    if matches!(scope, Scope::Vni(_)) && scopes[..place].iter().any(told) {
-                        continue;
-                    }
-                    snapshot.encoder.rule(encode::RULES, &rule);
-                    snapshot.send_if_full()?;
-                }
-            }
-            Scope::Objects(kind) => {
-                for object in route::objects(view.view(), *kind, None) {
-                    snapshot.encoder.message(encode::OBJECTS, &translate::shown_object(object?)?);
-                    snapshot.send_if_full()?;
-                }
-            }
-            Scope::NodeStatus => {
-                for node in route::node_statuses(view.view())? {
-                    snapshot.encoder.message(encode::NODES, &translate::shown_status(&node));
-                    snapshot.send_if_full()?;
-                }
-            }
-        }
-    }
-    snapshot.send()
+/// The groups, where nothing else is watched: their newest rules are in memory.
+fn groups(scopes: &[Scope]) -> Option<Vec<&[u8]>> {
+    scopes.iter().map(|scope| if let Scope::Group(group) = scope { Some(&group[..]) } else { None }).collect()
 }
 
+/// Everything that is there, message by message, on a thread that may block: it waits for the client.
 struct Snapshot<'a> {
     encoder: Encoder,
     responses: &'a Responses,
 }
 
-impl Snapshot<'_> {
+impl<'a> Snapshot<'a> {
+    fn new(responses: &'a Responses) -> Self {
+        let mut encoder = Encoder::default();
+        encoder.watch_response(Kind::Snapshot, 0);
+        Self { encoder, responses }
+    }
+
+    /// The newest rules of `groups`; returns the revision as of which they are.
+    fn newest(&mut self, view: &ReadView, groups: &[&[u8]]) -> Result<u64, End> {
+        let table = view.routes().look();
+        let members: Vec<Members> = groups.iter().map(|group| table.group(group, None, usize::MAX)).collect();
+        let revision = table.revision().max(view.progress().revision);
+        drop(table);
+        for rule in members.iter().flat_map(Members::rules) {
+            self.encoder.rule(encode::RULES, &rule?);
+            self.send_if_full()?;
+        }
+        Ok(revision.0)
+    }
+
+    /// What the view shows; returns its revision.
+    fn stored(&mut self, view: &ReadView, scopes: &[Scope]) -> Result<u64, End> {
+        for (place, scope) in scopes.iter().enumerate() {
+            match scope {
+                Scope::Group(_) | Scope::Vni(_) => self.stored_rules(view, scope, &scopes[..place])?,
+                Scope::Objects(kind) => {
+                    for object in route::objects(view.view(), *kind, None) {
+                        self.encoder.message(encode::OBJECTS, &translate::shown_object(object?)?);
+                        self.send_if_full()?;
+                    }
+                }
+                Scope::NodeStatus => {
+                    for node in route::node_statuses(view.view())? {
+                        self.encoder.message(encode::NODES, &translate::shown_status(&node));
+                        self.send_if_full()?;
+                    }
+                }
+            }
+        }
+        Ok(view.progress().revision.0)
+    }
+
+    fn stored_rules(&mut self, view: &ReadView, scope: &Scope, earlier: &[Scope]) -> Result<(), End> {
+        for rule in route::rules(view.view(), scope, None) {
+            let rule = rule?;
+            let told = |earlier: &Scope| matches!(earlier, Scope::Group(group) if *group == rule.group);
+            // Of a group and of a network that are both watched: once is enough.
+            if matches!(scope, Scope::Vni(_)) && earlier.iter().any(told) {
+                continue;
+            }
+            self.encoder.rule(encode::RULES, &rule);
+            self.send_if_full()?;
+        }
+        Ok(())
+    }
+
     fn send_if_full(&mut self) -> Result<(), End> {
         if self.encoder.out.len() < SNAPSHOT_MESSAGE_BYTES {
             return Ok(());

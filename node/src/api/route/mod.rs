@@ -105,6 +105,17 @@ impl route_server::Route for Route {
         let shown_at = if revision == 0 { view.progress().revision } else { Revision(revision) };
         let term = view.progress().term.0;
         let bytes_max = self.engine.limits().response_bytes_max;
+        let newest = revision == 0 || Revision(revision) == view.progress().revision;
+        if let (Scope::Group(group), true) = (&scope, newest) {
+            let table = view.routes().look();
+            // Unless the table is further already than the state that the header names.
+            if table.revision() <= shown_at {
+                let members = table.group(group, after, limit + 1);
+                drop(table);
+                let (rules, more) = page(members.rules(), limit, bytes_max).map_err(error::store)?;
+                return Ok(list_response(&self.engine, shown_at, term, &rules, more));
+            }
+        }
         let listed = long_read(move || {
             let (_pin, at) = match pinned(&view, shown_at)? {
                 Ok(pinned) => pinned,
@@ -237,6 +248,17 @@ impl route_server::Route for Route {
         }
         Ok(Response::new(pb::NodesResponse { header, nodes }))
     }
+}
+
+fn list_response(
+    engine: &Engine,
+    shown_at: Revision,
+    term: u64,
+    rules: &[Rule],
+    more: bool,
+) -> Response<pb::ListResponse> {
+    let header = Some(header(engine, shown_at, term));
+    Response::new(pb::ListResponse { header, rules: rules.iter().map(translate::shown).collect(), more })
 }
 
 fn list_scope(request: &pb::ListRequest) -> Result<Scope, Status> {
