@@ -75,13 +75,14 @@ pub(crate) fn record(store: &dyn Store, event: &Event, aliases: &[(usize, Bytes)
     let mut aliases = aliases.iter().peekable();
     for (place, change) in event.changes.iter().enumerate() {
         let alias = aliases.next_if(|(other, _)| *other == place);
-        out.push(match (&change.value, alias) {
-            (None, _) => DELETED,
-            (Some(_), None) => WRITTEN,
-            (Some(_), Some(_)) => WRITTEN_ELSEWHERE,
-        });
+        let (what, elsewhere) = match (&change.value, alias) {
+            (None, _) => (DELETED, None),
+            (Some(_), None) => (WRITTEN, None),
+            (Some(_), Some((_, key))) => (WRITTEN_ELSEWHERE, Some(key)),
+        };
+        out.push(what);
         codec::put_bytes(&mut out, &change.key);
-        if let Some((_, key)) = alias {
+        if let Some(key) = elsewhere {
             codec::put_bytes(&mut out, key);
         }
     }

@@ -15,13 +15,10 @@ pub struct Tx<'a> {
     progress: Progress,
     sequence: Sequence,
     changes: Vec<Change>,
-<<<<<<< HEAD
     /// Places in `changes` of what was written, not deleted.
     written: Vec<usize>,
-=======
     /// Where the values of changes stand that have another name: place among the changes, store key.
     aliases: Vec<(usize, Bytes)>,
->>>>>>> af8a353 (route: a rule is stored once and watched under two names; groups are found in memory)
 }
 
 impl<'a> Tx<'a> {
@@ -32,11 +29,8 @@ impl<'a> Tx<'a> {
             progress: *progress,
             sequence: progress.sequence.next(),
             changes: Vec::new(),
-<<<<<<< HEAD
             written: Vec::new(),
-=======
             aliases: Vec::new(),
->>>>>>> af8a353 (route: a rule is stored once and watched under two names; groups are found in memory)
         }
     }
 
