@@ -10,6 +10,7 @@ mod playground;
 mod route;
 mod serve;
 mod settings;
+mod table;
 
 use anyhow::Result;
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
@@ -64,6 +65,9 @@ enum Command {
     /// Rules by network and address: put, get, list, delete, watch, load, nodes, agent
     #[command(subcommand)]
     Route(route::Route),
+    /// Lookup tables: build, merge, inspect, verify
+    #[command(subcommand)]
+    Table(table::Table),
     /// Measure
     #[command(subcommand)]
     Bench(bench::Bench),
@@ -127,6 +131,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Dev(settings) => block_on(serve::dev(settings.resolve()?))?,
         Command::Playground(playground) => block_on(playground::run(playground))?,
         Command::Demo { once } => block_on(demo::run(once))?,
+        Command::Table(table) => table::run(table)?,
         Command::Bench(bench) => block_on(bench::run(bench))?,
         Command::Config(ConfigCommand::Check { file }) => {
             Settings::of_file(file.clone()).resolve()?;

@@ -7,7 +7,7 @@
 //!
 //! Reading order: [`format`](mod@format) and docs/table-format.md (the bytes), `hash` and `pilots` (where a key lies), [`codec`]
 //! (what a value means), `writer` and `shard` (one file), [`table`] (a batch over all files), [`stack`]
-//! (patches), [`manifest`] (a folder).
+//! (patches), [`manifest`] (a folder), `build` (from Parquet, CSV and JSON lines; feature `build`).
 //!
 //! ```
 //! use quoin_table::{Codec, Options, Part, Plan, Schema, Shard, ShardWriter, Table};
@@ -26,6 +26,8 @@
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
 
+#[cfg(feature = "build")]
+pub mod build;
 pub mod codec;
 pub mod error;
 pub mod format;

@@ -1,0 +1,93 @@
+//! A build's progress on standard error: a line that is renewed where people look, a line now and then elsewhere.
+
+use quoin_table::build::Progress;
+use std::io::{IsTerminal, Write};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+/// Shows how far a build is. Called from many threads, it writes at most every so often.
+pub(crate) struct Bar {
+    began: Instant,
+    terminal: bool,
+    state: Mutex<State>,
+}
+
+struct State {
+    shown: Instant,
+    writing_since: Option<Instant>,
+}
+
+impl Bar {
+    pub(crate) fn new() -> Self {
+        let began = Instant::now();
+        let state = Mutex::new(State { shown: began, writing_since: None });
+        Self { began, terminal: std::io::stderr().is_terminal(), state }
+    }
+
+    /// For how long it has been shown.
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    pub(crate) fn show(&self, progress: Progress) {
+        // Whoever finds it taken leaves the showing to the other.
+        let Ok(mut state) = self.state.try_lock() else { return };
+        let every = Duration::from_millis(if self.terminal { 100 } else { 5000 });
+        if let Progress::Writing { .. } = progress {
+            state.writing_since.get_or_insert_with(Instant::now);
+        }
+        if state.shown.elapsed() < every {
+            return;
+        }
+        state.shown = Instant::now();
+        let since = state.writing_since.unwrap_or(self.began).elapsed().as_secs_f64();
+        let line = line(progress, since, self.elapsed().as_secs_f64());
+        let mut out = std::io::stderr().lock();
+        // Nobody reads it: then there is nobody to show it to.
+        let _ = if self.terminal { write!(out, "\r\x1b[K{line}") } else { writeln!(out, "{line}") };
+        let _ = out.flush();
+    }
+
+    /// Ends the line.
+    pub(crate) fn end(&self) {
+        if self.terminal {
+            let _ = write!(std::io::stderr(), "\r\x1b[K");
+        }
+    }
+}
+
+fn line(progress: Progress, phase_seconds: f64, seconds: f64) -> String {
+    let (what, part, rows, rate) = match progress {
+        Progress::Reading { rows, bytes, bytes_total } => {
+            ("reading", bytes as f64 / bytes_total.max(1) as f64, rows, rows as f64 / seconds)
+        }
+        Progress::Writing { parts, parts_total, rows } => {
+            let part = parts as f64 / parts_total.max(1) as f64;
+            ("writing", part, rows, part * rows as f64 / phase_seconds)
+        }
+    };
+    let part = part.clamp(0.0, 1.0);
+    let filled = (part * 30.0) as usize;
+    let bar = format!("{}{}", "#".repeat(filled), ".".repeat(30 - filled));
+    let left = if part > 0.01 {
+        format!("{:.0} s left", phase_seconds * (1.0 - part) / part)
+    } else {
+        String::new()
+    };
+    format!("{what} [{bar}] {:3.0}% {rows} rows, {:.2} M rows/s {left}", part * 100.0, rate / 1e6)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_line_says_part_rate_and_time_left() {
+        let reading = Progress::Reading { rows: 3_000_000, bytes: 25, bytes_total: 100 };
+        let shown = line(reading, 2.0, 2.0);
+        assert_eq!(
+            shown,
+            "reading [#######.......................]  25% 3000000 rows, 1.50 M rows/s 6 s left"
+        );
+    }
+}
