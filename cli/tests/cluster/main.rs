@@ -1,0 +1,5 @@
+//! A cluster of three processes, seen from outside: what clients were promised holds while replicas are killed,
+//! restarted, left behind, added and removed. One module per face.
+
+mod harness;
+mod kv;
