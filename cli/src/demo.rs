@@ -52,7 +52,7 @@ pub(crate) async fn run(once: bool) -> Result<()> {
 
 /// Ports that nobody has, for three replicas: asked of the system, so that two demos do not meet; and below the
 /// range from which the system takes ports for outgoing connections.
-fn free_port_base() -> Result<u16> {
+pub(crate) fn free_port_base() -> Result<u16> {
     for base in (20_000..32_000).step_by(100).skip(std::process::id() as usize % 100) {
         let free = |replica: u16, offset| {
             std::net::TcpListener::bind(("127.0.0.1", base + replica * 10 + offset)).is_ok()
@@ -95,7 +95,7 @@ async fn connect(address: &str) -> Result<Channel> {
 }
 
 /// Finds the leader: its place among the replicas, and the channels to all that run.
-async fn find_leader(addresses: &[String]) -> Result<(usize, Channel)> {
+pub(crate) async fn find_leader(addresses: &[String]) -> Result<(usize, Channel)> {
     loop {
         for (place, address) in addresses.iter().enumerate() {
             let Ok(channel) = connect(address).await else { continue };

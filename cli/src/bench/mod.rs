@@ -3,6 +3,7 @@
 //! `load.rs` makes the load and keeps the time (`stream.rs` over streams), `targets.rs` is what one operation does, `machine.rs` reads what
 //! the machine did meanwhile, `report.rs` shows it.
 
+mod leases;
 mod load;
 mod machine;
 mod report;
@@ -22,6 +23,8 @@ pub(crate) enum Bench {
     Kv(KvBench),
     /// Rules by network and address
     Route(route::RouteBench),
+    /// Leader changes while very many leases are held and end, on a cluster of its own
+    Leases(leases::LeasesBench),
 }
 
 /// A run over keys.
@@ -115,6 +118,7 @@ pub(crate) async fn run(bench: Bench) -> Result<()> {
     match bench {
         Bench::Kv(options) => run_kv(options).await,
         Bench::Route(options) => route::run(options).await,
+        Bench::Leases(options) => leases::run(options).await,
     }
 }
 
