@@ -111,6 +111,8 @@ pub(crate) fn apply(tx: &mut Tx<'_>, bytes: Bytes) -> Result<Reply, StoreError> 
     };
     match operation {
         Operation::Compact(revision) => return Ok(compact(tx, Revision(revision))),
+        // One that was removed meanwhile is not brought back by what was said before.
+        Operation::SetMember(member) if tx.get(&removed_key(member.id))?.is_some() => {}
         Operation::SetMember(member) => put_member(tx, &member),
         Operation::RemoveMember(id) => remove_member(tx, id)?,
         Operation::RaiseAlarm(alarm) => tx.put(&alarm_key(&alarm), alarm.encode_to_vec().into()),
@@ -207,7 +209,8 @@ mod tests {
         machines::found(&store, Bytes::new(), &[member(1), member(0x0102)]);
         let mut machines = Machines::open(&store).unwrap();
         let mut index = machines::FOUNDING_INDEX;
-        for operation in [Operation::RemoveMember(0x0102), Operation::RemoveMember(9)] {
+        let again = Operation::SetMember(member(0x0102));
+        for operation in [Operation::RemoveMember(0x0102), Operation::RemoveMember(9), again] {
             index = index.next();
             let payload = Batch::encode(Stamp(1), &[operation.into_command()]);
             machines.apply(&store, index, Term(1), payload).unwrap();

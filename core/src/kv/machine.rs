@@ -7,7 +7,7 @@
 //! alive changes its own record alone; when its entry comes due, the entry is moved to the lease's deadline.
 
 use super::command::{
-    Command, Compare, CompareResult, CompareTarget, Delete, LeaseGrant, Operation, Put, Ttl, Txn,
+    Command, Compare, CompareResult, CompareTarget, Delete, LeaseGrant, Operation, Put, Range, Ttl, Txn,
     txn_operation::Step,
 };
 use super::query::{self, Bounds, Refusal, Reply, Response};
@@ -23,6 +23,12 @@ use prost::Message;
 pub const EXPIRIES_PER_BATCH_MAX: usize = 1000;
 /// The longest time to live of a lease, seconds; etcd's.
 pub const LEASE_TTL_S_MAX: i64 = 9_000_000_000;
+
+/// What one command may answer with, in bytes of keys and values that were there before it: a larger answer is refused.
+/// A transaction that reads what it writes itself may exceed it by that.
+pub const REPLY_BYTES_MAX: usize = 64 << 20;
+/// So many single keys are answered without measuring them beforehand: they are as bounded as values are.
+const KEYS_UNMEASURED_MAX: usize = 8;
 
 type Done<T> = Result<Result<T, Refusal>, StoreError>;
 
@@ -85,6 +91,7 @@ impl Machine {
             }
             Operation::Delete(delete) => {
                 done!(check_delete(&delete));
+                done!(check_answer(tx, answered_by_delete(&delete).into_iter().collect())?);
                 self.delete(tx, &delete).map(Ok)
             }
             Operation::Txn(txn) => self.txn(tx, txn),
@@ -169,7 +176,9 @@ impl Machine {
         done!(super::txn::check(&txn));
         let mut path = Vec::new();
         choose(tx, &txn, &mut path)?;
-        done!(check_path(tx, &txn, &mut path.iter().copied())?);
+        let mut answered = Vec::new();
+        done!(check_path(tx, &txn, &mut path.iter().copied(), &mut answered)?);
+        done!(check_answer(tx, answered)?);
         self.run(tx, txn, &mut path.into_iter())
     }
 
@@ -372,15 +381,51 @@ fn choose(tx: &Tx<'_>, txn: &Txn, path: &mut Vec<bool>) -> Result<(), StoreError
     Ok(())
 }
 
-fn check_path(tx: &Tx<'_>, txn: &Txn, path: &mut dyn Iterator<Item = bool>) -> Done<()> {
+/// Refuses an answer that would be too large, before anything is written. `answered` is what it would show.
+fn check_answer(tx: &Tx<'_>, answered: Vec<Range>) -> Done<()> {
+    let single = |range: &Range| range.range_end.is_empty();
+    if answered.len() <= KEYS_UNMEASURED_MAX && answered.iter().all(single) {
+        return Ok(Ok(()));
+    }
+    let mut left = REPLY_BYTES_MAX;
+    for range in &answered {
+        let reply = done!(query::range_bounded(tx.view(), &tx.progress(), range, left)?);
+        let bytes: usize = reply.kvs.iter().map(|kv| kv.key.len() + kv.value.len()).sum();
+        left = done!(left.checked_sub(bytes).ok_or(Refusal::ResponseTooLarge));
+    }
+    Ok(Ok(()))
+}
+
+fn answered_by_delete(delete: &Delete) -> Option<Range> {
+    let Delete { key, range_end, prev_kv } = delete.clone();
+    prev_kv.then(|| Range { key, range_end, ..Range::default() })
+}
+
+/// Checks the steps of the chosen path, and gathers what they will be answered with.
+fn check_path(
+    tx: &Tx<'_>,
+    txn: &Txn,
+    path: &mut dyn Iterator<Item = bool>,
+    answered: &mut Vec<Range>,
+) -> Done<()> {
     let succeeded = path.next().expect("the path has a turn for every transaction on it");
     let steps = if succeeded { &txn.success } else { &txn.failure };
     for step in steps {
         match step.step.as_ref().expect("checked by txn::check") {
-            Step::Range(range) => done!(query::check_revision(tx, range)?),
-            Step::Put(put) => done!(check_put(tx, put)?),
-            Step::Delete(delete) => done!(check_delete(delete)),
-            Step::Txn(inner) => done!(check_path(tx, inner, path)?),
+            Step::Range(range) => {
+                done!(query::check_revision(tx, range)?);
+                answered.extend((!range.count_only).then(|| range.clone()));
+            }
+            Step::Put(put) => {
+                done!(check_put(tx, put)?);
+                let shown = Range { key: put.key.clone(), ..Range::default() };
+                answered.extend(put.prev_kv.then_some(shown));
+            }
+            Step::Delete(delete) => {
+                done!(check_delete(delete));
+                answered.extend(answered_by_delete(delete));
+            }
+            Step::Txn(inner) => done!(check_path(tx, inner, path, answered)?),
         }
     }
     Ok(Ok(()))
@@ -444,5 +489,59 @@ fn passes(ordering: std::cmp::Ordering, result: CompareResult) -> bool {
         CompareResult::Greater => ordering.is_gt(),
         CompareResult::Less => ordering.is_lt(),
         CompareResult::NotEqual => ordering.is_ne(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::command::TxnOperation;
+    use super::*;
+    use crate::store::MemoryStore;
+    use crate::{Batch, Machines, Reply as Any, Term};
+
+    fn ask(store: &MemoryStore, machines: &mut Machines, operation: Operation) -> Reply {
+        let index = machines.progress().index.next();
+        let payload = Batch::encode(Stamp(1), &[operation.into_command()]);
+        let outcome = machines.apply(store, index, Term(1), payload).unwrap();
+        match outcome.replies.into_iter().next() {
+            Some(Any::Kv(reply)) => reply,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// A transaction could be answered with the whole store, once per step.
+    #[test]
+    fn an_answer_that_is_too_large_is_refused_before_anything_is_written() {
+        let store = MemoryStore::new();
+        let mut machines = Machines::open(&store).unwrap();
+        let value = Bytes::from(vec![7; REPLY_BYTES_MAX / 32]);
+        let put =
+            |key: String, prev_kv| Put { key: key.into(), value: value.clone(), prev_kv, ..Put::default() };
+        let key = |number: usize| format!("k{number:02}");
+        for number in 0..20 {
+            ask(&store, &mut machines, Operation::Put(put(key(number), false))).result.unwrap();
+        }
+        let before = machines.progress().revision;
+        let all = Range { key: "k".into(), range_end: "l".into(), ..Range::default() };
+        let step = |step| TxnOperation { step: Some(step) };
+        let written = || step(Step::Put(put("other".into(), false)));
+        let txn = |steps: Vec<TxnOperation>| Operation::Txn(Txn { success: steps, ..Txn::default() });
+        let one = |number| Range { key: key(number).into(), ..Range::default() };
+        let delete = |key: &'static str| Delete { key: key.into(), range_end: "l".into(), prev_kv: true };
+        let within = Txn { success: vec![step(Step::Range(all.clone()))], ..Txn::default() };
+        let too_large = [
+            txn(vec![written(), step(Step::Range(all.clone())), step(Step::Txn(within))]),
+            txn((0..33).map(|number| step(Step::Range(one(number % 20)))).chain([written()]).collect()),
+            txn(vec![written(), step(Step::Range(all.clone())), step(Step::Delete(delete("k")))]),
+        ];
+        for operation in too_large {
+            let reply = ask(&store, &mut machines, operation);
+            assert_eq!((reply.result, reply.revision), (Err(Refusal::ResponseTooLarge), before));
+        }
+        let counted = Range { count_only: true, ..all.clone() };
+        let fits = txn(vec![step(Step::Range(all)), step(Step::Range(counted)), written()]);
+        assert!(ask(&store, &mut machines, fits).result.is_ok());
+        let deleted = ask(&store, &mut machines, Operation::Delete(delete("k")));
+        assert!(matches!(deleted.result, Ok(Response::Delete { deleted: 20, .. })));
     }
 }

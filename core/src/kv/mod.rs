@@ -18,7 +18,7 @@ pub use command::{
     Command, Compare, CompareResult, CompareTarget, Delete, LeaseGrant, MetadataAt, Operation, Put, Range,
     SortOrder, SortTarget, Ttl, Txn, TxnOperation, txn_operation,
 };
-pub use machine::{EXPIRIES_PER_BATCH_MAX, LEASE_TTL_S_MAX, Machine};
+pub use machine::{EXPIRIES_PER_BATCH_MAX, LEASE_TTL_S_MAX, Machine, REPLY_BYTES_MAX};
 pub use query::{
     Floor, KeyValue, LeaseInfo, RangeReply, Refusal, Reply, Response, change_to_key_value, floor, lease,
     leases, page, range, range_bounded, watch_bounds,

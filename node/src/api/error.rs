@@ -8,7 +8,7 @@ use crate::engine::{MemberError, ProposeError, ReadError};
 use crate::watch::WatchEnd;
 use quoin_core::history::Unavailable;
 use quoin_core::kv::Refusal;
-use quoin_core::{Reply, StoreError, system};
+use quoin_core::{Reply, StoreError, kv, system};
 use std::fmt::Display;
 use tonic::{Code, Status};
 
@@ -133,6 +133,7 @@ pub(crate) fn refused(refusal: Refusal) -> Status {
         Refusal::LeaseExists => LEASE_EXISTS.into(),
         Refusal::LeaseTtlTooLarge => LEASE_TTL_TOO_LARGE.into(),
         Refusal::Unavailable(unavailable) => revision_unavailable(unavailable),
+        Refusal::ResponseTooLarge => response_too_large(kv::REPLY_BYTES_MAX),
         other => Status::internal(format!("quoin: {other}")),
     }
 }

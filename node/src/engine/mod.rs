@@ -518,6 +518,16 @@ impl Engine {
         self.shared.no_space_alarm.load(Ordering::Relaxed) || self.shared.disk_full.load(Ordering::Relaxed)
     }
 
+    /// Bytes to which the store can grow before writes are refused: the quota, or what the disk has but for its reserve.
+    pub fn space(&self) -> u64 {
+        let config = &self.shared.config.store;
+        let free = self.shared.log.free_space().unwrap_or(0).saturating_sub(config.reserve_bytes);
+        match config.quota_bytes {
+            0 => self.shared.published.load().store.disk_bytes().saturating_add(free),
+            quota => quota,
+        }
+    }
+
     /// This node's id.
     pub fn id(&self) -> u64 {
         self.shared.id

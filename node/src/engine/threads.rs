@@ -493,6 +493,8 @@ impl ApplyThread {
 
     fn install(&mut self, received: ReceivedSnapshot) -> Result<(), StoreError> {
         let store = snapshots::activate(received.importer)?;
+        // Reads that are under way still have the old one.
+        self.shared.published.load().store.retire();
         self.applier.installed(&*store)?;
         let progress = self.applier.progress();
         tracing::info!(index = progress.index.0, revision = progress.revision.0, "installed a snapshot");

@@ -2,7 +2,7 @@
 //!
 //! **Invariant (old or new).** A store is replaced by renaming a new `CURRENT` into place once the new store is
 //! whole and on disk. A crash before leaves the old one, a crash after leaves the new one; what is not live is
-//! removed at the next open.
+//! removed when its last user lets go of it ([`LsmStore::retire`]), or at the next open.
 
 use super::snapshot::{Chunk, Decoder, SnapshotError};
 use super::{LsmStore, StoreOpenError, StoreOptions};
@@ -11,6 +11,7 @@ use quoin_core::{Index, Progress, Store};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::Release;
 
 const CURRENT: &str = "CURRENT";
 const CURRENT_NEXT: &str = "CURRENT.next";
@@ -78,6 +79,8 @@ impl StoreFolder {
     pub fn import(&self, group: u32, options: StoreOptions) -> Result<Importer, FolderError> {
         let number = self.numbers()?.into_iter().max().unwrap_or(0) + 1;
         let store = LsmStore::open(&self.path(number), group, options)?;
+        // Until it is live: a stream that breaks off leaves nothing.
+        store.retire();
         let root = self.root.clone();
         Ok(Importer {
             root,
@@ -89,11 +92,7 @@ impl StoreFolder {
         })
     }
 
-    /// Removes every store but the live one. The others must not be open any more.
-    ///
-    /// # Errors
-    /// The file system refused.
-    pub fn remove_leftovers(&self) -> Result<(), FolderError> {
+    fn remove_leftovers(&self) -> Result<(), FolderError> {
         let live = self.live()?;
         for number in self.numbers()?.into_iter().filter(|number| Some(*number) != live) {
             let path = self.path(number);
@@ -207,7 +206,7 @@ impl Importer {
     }
 
     /// Makes the received store the live one, on disk, and returns it with the progress that it holds. The store
-    /// that was live before stays usable until it is dropped; then call [`StoreFolder::remove_leftovers`].
+    /// that was live before stays usable; call [`LsmStore::retire`] on it.
     ///
     /// # Errors
     /// The stream has not come to its end, or the disk failed: the old store stays the live one.
@@ -215,6 +214,8 @@ impl Importer {
         let progress = self.check_whole()?;
         self.store.flush()?;
         self.store.restored(progress.index);
+        // Before it is named: whether a failed renaming has happened is not known, and a live store must not go.
+        self.store.folder.retired.store(false, Release);
         make_live(&self.root, self.number)?;
         Ok((self.store, progress))
     }

@@ -33,8 +33,9 @@ use lsm_tree::Slice;
 use quoin_core::store::{Order, Scan, Version, Versions};
 use quoin_core::{Index, Sequence, Store, StoreError};
 use retention::{Collector, Retention};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::time::Duration;
 
@@ -84,6 +85,25 @@ pub struct LsmStore {
     shared: Arc<Shared>,
     group: u32,
     _threads: Threads,
+    // Last: nothing of the store is in use any more when its folder goes.
+    folder: Folder,
+}
+
+/// A store's folder: removed with the store, once another one has taken its place.
+struct Folder {
+    path: PathBuf,
+    retired: AtomicBool,
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        if self.retired.load(Acquire)
+            && let Err(error) = std::fs::remove_dir_all(&self.path)
+        {
+            let path = self.path.display();
+            tracing::warn!(%path, %error, "a replaced store's folder stays until the next start");
+        }
+    }
 }
 
 /// What a store is made of at one moment.
@@ -118,10 +138,16 @@ impl LsmStore {
         let shared = Arc::new(open::open(folder, options)?);
         let threads = Threads::start(&shared)
             .map_err(|source| StoreOpenError::Io { path: folder.to_path_buf(), source })?;
-        let store = Self { shared, group, _threads: threads };
+        let folder = Folder { path: folder.to_path_buf(), retired: AtomicBool::new(false) };
+        let store = Self { shared, group, _threads: threads, folder };
         let progress = quoin_core::machines::read_progress(&store).map_err(StoreOpenError::Progress)?;
         store.restored(progress.index);
         Ok(store)
+    }
+
+    /// Another store is, or will be, the live one: this one's folder goes when its last user has let go of it.
+    pub fn retire(&self) {
+        self.folder.retired.store(true, Release);
     }
 
     /// The store holds on disk what the log's entries up to `index` did.

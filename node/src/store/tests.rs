@@ -350,6 +350,18 @@ fn a_snapshot_may_have_more_versions_of_a_key_than_a_memtable_holds() {
     check(&folder.open_store(9, small()).unwrap());
 }
 
+fn copy_folder(from: &std::path::Path, to: &std::path::Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap().map(Result::unwrap) {
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy_folder(&entry.path(), &target);
+        } else {
+            std::fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}
+
 #[test]
 fn the_live_store_is_the_old_or_the_new_one_wherever_an_import_ends() {
     let (from, to) = (TempDir::new().unwrap(), TempDir::new().unwrap());
@@ -377,13 +389,19 @@ fn the_live_store_is_the_old_or_the_new_one_wherever_an_import_ends() {
     // A crash between the new store's last byte and CURRENT: all is there, but not live.
     let mut importer = folder.import(9, small()).unwrap();
     source.export().unwrap().for_each(|chunk| importer.chunk(chunk.unwrap()).unwrap());
+    importer.check_whole().unwrap();
+    copy_folder(&to.path().join("2"), &to.path().join("7"));
     drop(importer);
-    std::fs::write(to.path().join("CURRENT.next"), "2\n").unwrap();
-    std::fs::remove_file(to.path().join("CURRENT.next")).unwrap();
     assert_eq!(index_after_reopen(), Index(3));
 
+    // A replaced store's folder goes with its last user, not at the next start.
+    let old = folder.open_store(9, small()).unwrap();
     let (new, progress) = transfer(source.export().unwrap(), &folder);
     assert_eq!(progress, machines.progress());
+    old.retire();
+    assert_eq!(old.get(&key(2), NEWEST).unwrap(), Some(value(2)), "who still has it can read it");
+    drop(old);
+    assert_eq!(std::fs::read_dir(to.path()).unwrap().count(), 2, "the new store and CURRENT");
     drop(new);
     assert_eq!(index_after_reopen(), Index(900));
 }

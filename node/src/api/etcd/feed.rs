@@ -75,9 +75,11 @@ impl Feed {
                     Some(Control::Cancel) => return self.cancelled().await,
                     None => return,
                 },
-                _ = quiet.tick(), if self.options.progress => {
-                    self.send(self.response(self.watcher.position())).await
-                }
+                // As in etcd: only one that has caught up is told, the others have news to come.
+                _ = quiet.tick(), if self.options.progress => match self.watcher.is_synced() {
+                    true => self.send(self.response(self.watcher.position())).await,
+                    false => Ok(()),
+                },
             };
             if delivered.is_err() {
                 return;

@@ -102,7 +102,7 @@ impl maintenance_server::Maintenance for Maintenance {
             db_size_in_use: bytes,
             is_learner: status.raft.learners.contains(&status.id),
             storage_version: API_VERSION.to_owned(),
-            db_size_quota: 0,
+            db_size_quota: signed(self.engine.space()),
             downgrade_info: Some(pb::DowngradeInfo::default()),
         });
         // Clients of etcd read its version and act on it; ours is for people.

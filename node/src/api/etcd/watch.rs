@@ -103,11 +103,13 @@ struct Stream {
     watches: HashMap<i64, mpsc::Sender<Control>>,
     feeds: JoinSet<()>,
     next_id: i64,
+    /// With so many watches, those that have ended are looked for.
+    forget_at: usize,
 }
 
 impl Stream {
     fn new(engine: Engine, responses: Responses) -> Self {
-        Self { engine, responses, watches: HashMap::new(), feeds: JoinSet::new(), next_id: 0 }
+        Self { engine, responses, watches: HashMap::new(), feeds: JoinSet::new(), next_id: 0, forget_at: 64 }
     }
 
     async fn run(&mut self, mut requests: Streaming<pb::WatchRequest>) -> Result<(), Status> {
@@ -185,19 +187,24 @@ impl Stream {
         if is_empty_range(&request.key, &request.range_end) {
             return Err("mvcc: watcher range is empty".to_owned());
         }
-        self.watches.retain(|_, control| !control.is_closed());
+        // Those that have ended are forgotten when there are twice as many, so that a create costs the same for all.
+        if self.watches.len() >= self.forget_at {
+            self.watches.retain(|_, control| !control.is_closed());
+            self.forget_at = (self.watches.len() * 2).clamp(64, WATCHES_MAX);
+        }
+        let runs = |id| self.watches.get(&id).is_some_and(|control| !control.is_closed());
         if self.watches.len() >= WATCHES_MAX {
             return Err(format!("quoin: {WATCHES_MAX} watches are on this stream already; open another one"));
         }
         match request.watch_id {
             0 => {
-                while self.watches.contains_key(&self.next_id) {
+                while runs(self.next_id) {
                     self.next_id += 1;
                 }
                 self.next_id += 1;
                 Ok(self.next_id - 1)
             }
-            id if id < 0 || self.watches.contains_key(&id) => {
+            id if id < 0 || runs(id) => {
                 Err("mvcc: duplicate watch ID provided on the WatchStream".to_owned())
             }
             id => Ok(id),

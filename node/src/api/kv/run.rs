@@ -4,11 +4,11 @@
 //! with a status. A run of many reads lets others in between.
 
 use super::translate;
-use crate::api::commands::{check_size, kv_reply, read_range};
+use crate::api::commands::{check_size, kv_reply, pinned, read_range};
 use crate::api::error;
 use crate::engine::{Consistency, Engine, ProposeError, ReadView};
 use bytes::Bytes;
-use quoin_core::{Command, Reply, kv};
+use quoin_core::{Command, Reply, Revision, kv};
 use quoin_proto::quoin::kv::v1 as pb;
 use quoin_proto::quoin::kv::v1::floor_request::NotAbove;
 use quoin_proto::quoin::kv::v1::operation::Operation;
@@ -188,6 +188,9 @@ pub(super) fn floor(view: &ReadView, request: pb::FloorRequest) -> Result<pb::Fl
         }
     };
     check_key(&request.key)?;
+    // Any revision that is kept may be looked at.
+    let oldest = view.progress().compacted.max(Revision(1));
+    let _held = pinned(view, oldest).map_err(error::store)?.map_err(error::revision_unavailable)?;
     let found = kv::floor(view.view(), view.progress(), &request.key, not_above).map_err(error::store)?;
     let mut record = found.map_err(error::refused)?.map(|found| translate::record(found, view.progress()));
     if let Some(record) = record.as_mut().filter(|_| request.without_value) {
