@@ -16,6 +16,7 @@ use quoin_proto::etcdserverpb::lease_client::LeaseClient;
 use quoin_proto::etcdserverpb::watch_client::WatchClient;
 use serde::Serialize;
 use std::io::Write;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -30,7 +31,7 @@ const KEPT_TTL_S: i64 = 10;
 /// Leases kept alive over one stream.
 const KEPT_PER_STREAM: i64 = 100;
 /// Seconds from the granting of the first mortal lease until they begin to end: time to grant them all.
-const MORTAL_TTL_S: u64 = 150;
+const MORTAL_TTL_S: u64 = 120;
 /// Latencies from a microsecond to two minutes.
 const LATENCY_US_MAX: u64 = 120_000_000;
 
@@ -55,6 +56,9 @@ pub(crate) struct LeasesBench {
     /// Requests under way while leases are granted
     #[arg(long, default_value_t = 256)]
     clients: u64,
+    /// Where the replicas keep their data and logs; without it, in a temporary folder
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -124,7 +128,7 @@ pub(super) async fn run(options: LeasesBench) -> Result<()> {
     let folder = tempfile::tempdir().context("making a temporary folder")?;
     let playground = Playground {
         replicas: 3,
-        dir: folder.path().to_path_buf(),
+        dir: options.dir.clone().unwrap_or_else(|| folder.path().to_path_buf()),
         port_base: free_port_base()?,
         endpoints_file: None,
         settings: Vec::new(),
