@@ -1,5 +1,7 @@
 //! `quoin demo`: three replicas on loopback, a real job on every face, and what it took.
 
+mod route;
+
 use crate::playground::{Playground, Running};
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
@@ -35,9 +37,9 @@ pub(crate) async fn run(once: bool) -> Result<()> {
         settings: Vec::new(),
     };
     let mut running = playground.start().await?;
-    let job = tokio::time::timeout(PATIENCE, kv_job(&mut running)).await.context("the job took too long")?;
-    let rows = job.context("the job failed")?;
-    print(&rows)?;
+    let jobs =
+        tokio::time::timeout(PATIENCE, all_jobs(&mut running)).await.context("the job took too long")?;
+    jobs.context("the job failed")?;
     if !once {
         writeln!(
             out,
@@ -78,13 +80,21 @@ impl Row {
     }
 }
 
-fn print(rows: &[Row]) -> Result<()> {
+/// Every face's job, the one that kills the leader last.
+async fn all_jobs(running: &mut Running) -> Result<()> {
+    let route = route::job(&running.endpoints.grpc).await.context("route")?;
+    let kv = kv_job(running).await.context("kv")?;
+    print("kv: versioned keys", &kv)?;
+    print("route: rules by network and address", &route)
+}
+
+fn print(face: &str, rows: &[Row]) -> Result<()> {
     let mut out = std::io::stdout();
-    writeln!(out, "\n{:<44} {:>8} {:>10} {:>12}", "what was done", "count", "took", "per second")?;
+    writeln!(out, "\n{face:<48} {:>8} {:>10} {:>12}", "count", "took", "per second")?;
     for Row { what, count, took, note } in rows {
         let rate = *count as f64 / took.as_secs_f64().max(1e-9);
         let ms = took.as_secs_f64() * 1e3;
-        writeln!(out, "{what:<44} {count:>8} {ms:>7.1} ms {rate:>12.0}  {note}")?;
+        writeln!(out, "{what:<48} {count:>8} {ms:>7.1} ms {rate:>12.0}  {note}")?;
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The examples of docs/kv.md do what the page says.
+//! The examples of the guides do what the pages say.
 
 use anyhow::{Context, Result, ensure};
 use std::net::{TcpListener, TcpStream};
@@ -6,7 +6,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_quoin");
-const GUIDE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/kv.md");
+const DOCS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs");
+/// The guides, each run against a node of its own; and how many examples it has at least.
+const GUIDES: &[(&str, usize)] = &[("kv.md", 11), ("route.md", 7)];
 
 /// A command of the guide, and what it prints.
 struct Example {
@@ -59,9 +61,16 @@ fn is_ready(address: &str) -> bool {
 }
 
 #[test]
-fn the_examples_print_what_the_page_shows() -> Result<()> {
-    let examples = examples(&std::fs::read_to_string(GUIDE)?);
-    ensure!(examples.len() > 10, "the page has only {} examples", examples.len());
+fn the_examples_print_what_the_pages_show() -> Result<()> {
+    for (page, examples) in GUIDES {
+        run_page(page, *examples).with_context(|| format!("docs/{page}"))?;
+    }
+    Ok(())
+}
+
+fn run_page(page: &str, examples_min: usize) -> Result<()> {
+    let examples = examples(&std::fs::read_to_string(std::path::Path::new(DOCS).join(page))?);
+    ensure!(examples.len() >= examples_min, "the page has only {} examples", examples.len());
     let folder = tempfile::tempdir()?;
     let free = |base: &u16| (0..3).all(|offset| TcpListener::bind(("127.0.0.1", base + offset)).is_ok());
     let base = (31_000..32_700).step_by(10).find(free).context("free ports")?;
@@ -76,7 +85,7 @@ fn the_examples_print_what_the_page_shows() -> Result<()> {
             .output()?;
         let printed = String::from_utf8(output.stdout)?;
         let errors = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(printed, prints, "$ {command}\n{errors}");
+        ensure!(printed == prints, "$ {command}\nprints\n{printed}\n{errors}\ninstead of\n{prints}");
     }
     Ok(())
 }

@@ -63,7 +63,7 @@ impl Machines {
         Ok(Self {
             progress,
             kv: kv::Machine::open(view)?,
-            route: route::Machine::open(view)?,
+            route: route::Machine::open(view, progress.revision)?,
             ledger: ledger::Machine::open(view)?,
         })
     }

@@ -16,7 +16,7 @@ use super::rule::{RuleKey, group_in_body, group_of, record as rule_record, revis
 use super::table::Table;
 use crate::store::{Order, StoreError, View, prefix_end};
 use crate::tx::Tx;
-use crate::types::Stamp;
+use crate::types::{Revision, Stamp};
 use bytes::Bytes;
 use prost::Message;
 use std::sync::Arc;
@@ -32,17 +32,17 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// The machine of a store that may hold state already.
+    /// The machine of a store that may hold state already, up to `revision`.
     ///
     /// # Errors
     /// The store cannot be read.
-    pub fn open(view: View<'_>) -> Result<Self, StoreError> {
+    pub fn open(view: View<'_>, revision: Revision) -> Result<Self, StoreError> {
         let first = view.scan(&record::expiry_from(0), &record::EXPIRIES_END, Order::Ascending).next();
         let next_deadline = match first.transpose()? {
             Some((key, _)) => Some(record::read_expiry(&key)?.0),
             None => None,
         };
-        Ok(Self { table: Arc::new(Table::open(view)?), next_deadline })
+        Ok(Self { table: Arc::new(Table::open(view, revision)?), next_deadline })
     }
 
     /// The newest rules.

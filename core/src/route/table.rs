@@ -32,7 +32,7 @@ pub struct Table {
 pub(super) struct Rules {
     by_key: ByKey,
     by_group: HashMap<Box<[u8]>, BTreeMap<RuleKey, Record>>,
-    /// Of the newest command that changed rules.
+    /// Of the newest command that changed rules, or of the store when the table was opened.
     revision: Revision,
 }
 
@@ -49,8 +49,8 @@ pub struct Lookup<'a>(RwLockReadGuard<'a, Rules>);
 pub struct Members(Vec<(RuleKey, Record)>);
 
 impl Table {
-    pub(super) fn open(view: View<'_>) -> Result<Self, StoreError> {
-        let mut rules = Rules::default();
+    pub(super) fn open(view: View<'_>, revision: Revision) -> Result<Self, StoreError> {
+        let mut rules = Rules { revision, ..Rules::default() };
         for pair in view.scan_prefix(&record::RULES, Order::Ascending) {
             let (store_key, value) = pair?;
             let key = RuleKey::decode(&store_key[record::RULES.len()..])?;

@@ -131,7 +131,7 @@ impl ReadView {
     }
 
     /// The newest rules: at least as new as this state.
-    pub fn routes(&self) -> &route::Table {
+    pub fn routes(&self) -> &Arc<route::Table> {
         &self.published.routes
     }
 

@@ -199,6 +199,11 @@ impl Hub {
         Revision(self.newest.load(SeqCst))
     }
 
+    /// The newest applied state, as those who catch up see it.
+    pub fn latest(&self) -> (Arc<dyn Store>, Progress, Box<dyn Any + Send>) {
+        self.source.latest()
+    }
+
     /// How many watches there are.
     pub fn watchers(&self) -> usize {
         self.registry.read().len()

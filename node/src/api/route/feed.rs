@@ -11,10 +11,10 @@ use super::live::{Batch, Live, interest};
 use super::translate;
 use crate::api::commands::off_the_hot_path;
 use crate::api::{Life, error};
-use crate::engine::{Engine, ReadView};
-use crate::watch::{WatchEnd, Watcher};
-use quoin_core::route::{self, Members, Scope};
-use quoin_core::{Event, Revision, StoreError};
+use crate::engine::Engine;
+use crate::watch::{Hub, WatchEnd, Watcher};
+use quoin_core::route::{self, Members, Scope, Table};
+use quoin_core::{Event, Revision, StoreError, View};
 use quoin_proto::Encoded;
 use quoin_proto::quoin::route::v1::watch_response::Kind;
 use std::sync::Arc;
@@ -43,9 +43,22 @@ pub(super) struct Options {
     pub(super) progress_ms: u32,
 }
 
+/// Where the newest rules are: in the node's engine, or in a test's machines.
+pub(super) trait Tables: Send + Sync + 'static {
+    /// At least as new as what the hub tells.
+    fn table(&self) -> Arc<Table>;
+}
+
+impl Tables for Engine {
+    fn table(&self) -> Arc<Table> {
+        Arc::clone(self.latest().routes())
+    }
+}
+
 /// A watch.
 pub(super) struct Feed {
-    engine: Engine,
+    hub: Arc<Hub>,
+    tables: Arc<dyn Tables>,
     live: Live,
     options: Options,
     responses: Responses,
@@ -74,9 +87,15 @@ impl From<StoreError> for End {
 }
 
 impl Feed {
-    pub(super) fn new(engine: Engine, live: Live, options: Options, responses: Responses) -> Self {
+    pub(super) fn new(
+        hub: Arc<Hub>,
+        tables: Arc<dyn Tables>,
+        live: Live,
+        options: Options,
+        responses: Responses,
+    ) -> Self {
         let position = options.from.saturating_sub(1);
-        Self { engine, live, options, responses, position }
+        Self { hub, tables, live, options, responses, position }
     }
 
     /// Sends until the client leaves, the node stops, or the watch cannot go on.
@@ -99,8 +118,7 @@ impl Feed {
         }
         let mut progress = self.progress();
         loop {
-            let hub = Arc::clone(self.engine.hub());
-            let mut feed = self.live.join(&hub, &self.options.scopes);
+            let mut feed = self.live.join(&self.hub, &self.options.scopes);
             self.catch_up().await?;
             loop {
                 tokio::select! {
@@ -128,12 +146,12 @@ impl Feed {
     /// Sends what happened after the position, until there is nothing more.
     async fn catch_up(&mut self) -> Result<(), End> {
         loop {
-            let compacted = self.engine.latest().progress().compacted;
+            let compacted = self.hub.latest().1.compacted;
             if self.position + 1 < compacted.0 {
                 self.start_over(compacted).await?;
             }
             let from = Revision(self.position + 1);
-            let mut watcher = self.engine.hub().watch(interest(&self.options.scopes), from);
+            let mut watcher = self.hub.watch(interest(&self.options.scopes), from);
             match self.drain(&mut watcher).await? {
                 Ok(()) => return Ok(()),
                 // Next time round it is found to be compacted here too.
@@ -204,18 +222,20 @@ impl Feed {
 
     /// Sends everything that is there, as of one revision.
     async fn snapshot(&mut self) -> Result<(), End> {
-        let view = self.engine.latest();
-        let pin = view.store().pin(view.progress().sequence).map_err(|_| Status::from(error::COMPACTED))?;
+        let (hub, table) = (Arc::clone(&self.hub), self.tables.table());
         let (scopes, responses) = (self.options.scopes.clone(), self.responses.clone());
         let sent = off_the_hot_path(move || {
-            let _pin = pin;
+            let (store, progress, _pin) = hub.latest();
             let mut snapshot = Snapshot::new(&responses);
             let revision = match groups(&scopes) {
-                Some(groups) => snapshot.newest(&view, &groups)?,
-                None => snapshot.stored(&view, &scopes)?,
+                Some(groups) => snapshot.newest(&table, progress.revision, &groups)?,
+                None => {
+                    snapshot.stored(View::new(&*store, progress.sequence), &scopes)?;
+                    progress.revision
+                }
             };
             snapshot.send()?;
-            Ok::<u64, End>(revision)
+            Ok::<u64, End>(revision.0)
         });
         let revision = sent.await??;
         let mut encoder = Encoder::default();
@@ -253,43 +273,44 @@ impl<'a> Snapshot<'a> {
         Self { encoder, responses }
     }
 
-    /// The newest rules of `groups`; returns the revision as of which they are.
-    fn newest(&mut self, view: &ReadView, groups: &[&[u8]]) -> Result<u64, End> {
-        let table = view.routes().look();
+    /// The newest rules of `groups`, where everything up to `applied` is in the table; returns the revision as of which they
+    /// are.
+    fn newest(&mut self, table: &Table, applied: Revision, groups: &[&[u8]]) -> Result<Revision, End> {
+        let table = table.look();
         let members: Vec<Members> = groups.iter().map(|group| table.group(group, None, usize::MAX)).collect();
-        let revision = table.revision().max(view.progress().revision);
+        let revision = table.revision().max(applied);
         drop(table);
         for rule in members.iter().flat_map(Members::rules) {
             self.encoder.rule(encode::RULES, &rule?);
             self.send_if_full()?;
         }
-        Ok(revision.0)
+        Ok(revision)
     }
 
-    /// What the view shows; returns its revision.
-    fn stored(&mut self, view: &ReadView, scopes: &[Scope]) -> Result<u64, End> {
+    /// What the view shows.
+    fn stored(&mut self, view: View<'_>, scopes: &[Scope]) -> Result<(), End> {
         for (place, scope) in scopes.iter().enumerate() {
             match scope {
                 Scope::Group(_) | Scope::Vni(_) => self.stored_rules(view, scope, &scopes[..place])?,
                 Scope::Objects(kind) => {
-                    for object in route::objects(view.view(), *kind, None) {
+                    for object in route::objects(view, *kind, None) {
                         self.encoder.message(encode::OBJECTS, &translate::shown_object(object?)?);
                         self.send_if_full()?;
                     }
                 }
                 Scope::NodeStatus => {
-                    for node in route::node_statuses(view.view())? {
+                    for node in route::node_statuses(view)? {
                         self.encoder.message(encode::NODES, &translate::shown_status(&node));
                         self.send_if_full()?;
                     }
                 }
             }
         }
-        Ok(view.progress().revision.0)
+        Ok(())
     }
 
-    fn stored_rules(&mut self, view: &ReadView, scope: &Scope, earlier: &[Scope]) -> Result<(), End> {
-        for rule in route::rules(view.view(), scope, None) {
+    fn stored_rules(&mut self, view: View<'_>, scope: &Scope, earlier: &[Scope]) -> Result<(), End> {
+        for rule in route::rules(view, scope, None) {
             let rule = rule?;
             let told = |earlier: &Scope| matches!(earlier, Scope::Group(group) if *group == rule.group);
             // Of a group and of a network that are both watched: once is enough.

@@ -7,6 +7,8 @@ mod encode;
 mod feed;
 mod live;
 mod lookup;
+#[cfg(test)]
+mod tests;
 mod text;
 mod translate;
 mod write;
@@ -24,6 +26,7 @@ use quoin_proto::quoin::kv::v1 as kv;
 use quoin_proto::quoin::route::encoded::route_server;
 use quoin_proto::quoin::route::v1 as pb;
 use quoin_proto::quoin::route::v1::list_request::Of;
+use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
@@ -144,7 +147,8 @@ impl route_server::Route for Route {
             progress_ms: request.progress_ms,
         };
         let (responses, receiver) = mpsc::channel(feed::RESPONSES_MAX);
-        let feed = Feed::new(self.engine.clone(), self.live.clone(), options, responses);
+        let (hub, tables) = (Arc::clone(self.engine.hub()), Arc::new(self.engine.clone()));
+        let feed = Feed::new(hub, tables, self.live.clone(), options, responses);
         tokio::spawn(feed.run(self.life.clone()));
         Ok(Response::new(ReceiverStream::new(receiver)))
     }
