@@ -24,7 +24,7 @@ pub(super) type Key = (u32, String);
 /// A change of the copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Change {
-    Put(pb::Rule),
+    Put { rule: pb::Rule, old: Option<pb::Rule> },
     Delete { key: Key, rule: pb::Rule },
 }
 
@@ -86,13 +86,20 @@ impl Copy {
         let gone = self.rules.iter().filter(|(key, _)| !rules.contains_key(*key));
         let gone = gone.map(|(key, rule)| Change::Delete { key: key.clone(), rule: rule.clone() });
         let new = rules.iter().filter(|(key, rule)| self.rules.get(*key) != Some(*rule));
-        gone.chain(new.map(|(_, rule)| Change::Put(rule.clone()))).collect()
+        let put = |(key, rule): (&Key, &pb::Rule)| Change::Put {
+            rule: rule.clone(),
+            old: self.rules.get(key).cloned(),
+        };
+        gone.chain(new.map(put)).collect()
     }
 
     /// The changes of events; those that change nothing here are left out.
     pub(super) fn changes(&self, events: Vec<pb::Event>) -> Vec<Change> {
         let change = |event: pb::Event| match event.change {
-            Some(pb::event::Change::Put(rule)) => Some(Change::Put(rule)),
+            Some(pb::event::Change::Put(rule)) => {
+                let old = self.rules.get(&(rule.vni, rule.ip.clone())).cloned();
+                Some(Change::Put { rule, old })
+            }
             Some(pb::event::Change::Deleted(pb::RuleKey { vni, ip })) => {
                 let key = (vni, ip);
                 let rule = self.rules.get(&key)?.clone();
@@ -111,7 +118,7 @@ impl Copy {
         self.lines += changes.len() + 1;
         for change in changes {
             match change {
-                Change::Put(rule) => {
+                Change::Put { rule, .. } => {
                     self.line(&Line::Put(RuleText::of(&rule)))?;
                     self.rules.insert((rule.vni, rule.ip.clone()), rule);
                 }
@@ -199,6 +206,10 @@ mod tests {
         pb::Rule { vni: 1, ip: ip.into(), user_data: data.to_owned().into(), ..pb::Rule::default() }
     }
 
+    fn put(ip: &str, data: &str) -> Change {
+        Change::Put { rule: rule(ip, data), old: None }
+    }
+
     fn groups() -> Vec<String> {
         vec!["g".to_owned()]
     }
@@ -207,9 +218,9 @@ mod tests {
     fn comes_back_as_it_was_and_forgets_a_batch_that_was_cut_off() {
         let folder = tempfile::tempdir().unwrap();
         let mut copy = Copy::open(folder.path(), &groups()).unwrap();
-        copy.take(vec![Change::Put(rule("a", "1")), Change::Put(rule("b", "1"))], 5).unwrap();
+        copy.take(vec![put("a", "1"), put("b", "1")], 5).unwrap();
         let delete = Change::Delete { key: (1, "a".into()), rule: rule("a", "1") };
-        copy.take(vec![delete, Change::Put(rule("c", "1"))], 7).unwrap();
+        copy.take(vec![delete, put("c", "1")], 7).unwrap();
         drop(copy);
         let path = folder.path().join(FILE);
         let whole = std::fs::read(&path).unwrap();
@@ -240,7 +251,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut copy = Copy::open(folder.path(), &groups()).unwrap();
         for revision in 1..=20_000 {
-            copy.take(vec![Change::Put(rule("a", &revision.to_string()))], revision).unwrap();
+            copy.take(vec![put("a", &revision.to_string())], revision).unwrap();
         }
         let lines = std::fs::read_to_string(folder.path().join(FILE)).unwrap().lines().count();
         assert!(lines <= PAST_LINES_MAX + 10, "{lines} lines");
@@ -250,11 +261,12 @@ mod tests {
     fn a_snapshot_becomes_the_changes_that_lead_to_it() {
         let folder = tempfile::tempdir().unwrap();
         let mut copy = Copy::open(folder.path(), &groups()).unwrap();
-        copy.take(["a", "b", "c"].map(|ip| Change::Put(rule(ip, "1"))).to_vec(), 5).unwrap();
+        copy.take(["a", "b", "c"].map(|ip| put(ip, "1")).to_vec(), 5).unwrap();
         let wanted =
             ["b", "c", "d"].map(|ip| ((1, ip.to_owned()), rule(ip, if ip == "c" { "2" } else { "1" })));
         let changes = copy.difference(&wanted.into());
         let delete = Change::Delete { key: (1, "a".into()), rule: rule("a", "1") };
-        assert_eq!(changes, [delete, Change::Put(rule("c", "2")), Change::Put(rule("d", "1"))]);
+        let changed = Change::Put { rule: rule("c", "2"), old: Some(rule("c", "1")) };
+        assert_eq!(changes, [delete, changed, put("d", "1")]);
     }
 }

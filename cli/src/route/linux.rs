@@ -58,7 +58,12 @@ mod there {
             let mut passed_over = 0;
             for change in changes {
                 let (rule, put) = match change {
-                    Change::Put(rule) => (rule, true),
+                    Change::Put { rule, old } => {
+                        if let Some(old) = old.as_ref().filter(|old| old.mac != rule.mac) {
+                            self.forget_forwarding(old).await?;
+                        }
+                        (rule, true)
+                    }
                     Change::Delete { rule, .. } => (rule, false),
                 };
                 let Some(mac) = mac(&rule.mac) else {
@@ -106,6 +111,18 @@ mod there {
             neighbour.header.family = if ip.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
             neighbour.attributes.push(NeighbourAttribute::Destination(address(ip)));
             self.remove(neighbour).await.context("deleting the neighbour")?;
+            self.delete_forwarding(rule, index, mac).await
+        }
+
+        /// A rule has another hardware address now: nothing goes by the old one any more.
+        async fn forget_forwarding(&mut self, old: &pb::Rule) -> Result<()> {
+            match (mac(&old.mac), self.device_of(old.vni).await?) {
+                (Some(mac), Some(index)) => self.delete_forwarding(old, index, mac).await,
+                _ => Ok(()),
+            }
+        }
+
+        async fn delete_forwarding(&self, rule: &pb::Rule, index: u32, mac: [u8; 6]) -> Result<()> {
             if let Ok(host) = rule.host_ip.parse::<IpAddr>() {
                 let mut entry = NeighbourMessage::default();
                 entry.header.ifindex = index;

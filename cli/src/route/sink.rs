@@ -47,7 +47,7 @@ async fn hook(command: &str, changes: &[Change], revision: i64) -> Result<()> {
     let mut lines = Vec::new();
     for change in changes {
         let line = match change {
-            Change::Put(rule) => json!({ "put": RuleText::of(rule) }),
+            Change::Put { rule, .. } => json!({ "put": RuleText::of(rule) }),
             Change::Delete { rule, .. } => json!({ "delete": RuleText::of(rule) }),
         };
         serde_json::to_writer(&mut lines, &line)?;
