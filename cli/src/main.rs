@@ -4,6 +4,7 @@ mod bench;
 mod cluster;
 mod connection;
 mod demo;
+mod http;
 mod kv;
 mod output;
 mod playground;

@@ -4,6 +4,7 @@
 //! the machine did meanwhile, `report.rs` shows it.
 
 mod leases;
+mod ledger;
 mod load;
 mod machine;
 mod report;
@@ -25,6 +26,8 @@ pub(crate) enum Bench {
     Route(route::RouteBench),
     /// Leader changes while very many leases are held and end, on a cluster of its own
     Leases(leases::LeasesBench),
+    /// Accounts and transfers, over quoin.ledger.v1 or HTTP/JSON
+    Ledger(ledger::LedgerBench),
 }
 
 /// A run over keys.
@@ -76,6 +79,9 @@ pub(crate) struct Load {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    /// Where the servers' HTTP is, by the endpoints file.
+    #[arg(skip)]
+    http: Vec<String>,
 }
 
 /// One kind of load.
@@ -110,6 +116,7 @@ enum Target {
 #[derive(serde::Deserialize)]
 struct EndpointsFile {
     grpc: Vec<String>,
+    http: Vec<String>,
     pids: Vec<u32>,
 }
 
@@ -119,6 +126,7 @@ pub(crate) async fn run(bench: Bench) -> Result<()> {
         Bench::Kv(options) => run_kv(options).await,
         Bench::Route(options) => route::run(options).await,
         Bench::Leases(options) => leases::run(options).await,
+        Bench::Ledger(options) => ledger::run(options).await,
     }
 }
 
@@ -139,6 +147,7 @@ impl Load {
             let text = std::fs::read(file).with_context(|| format!("reading {}", file.display()))?;
             let file: EndpointsFile = serde_json::from_slice(&text).context("the endpoints file")?;
             self.endpoints = file.grpc;
+            self.http = file.http;
             self.server_pids = file.pids;
         }
         ensure!(self.clients > 0 && self.connections > 0, "--clients and --connections must be above 0");
