@@ -6,6 +6,7 @@ mod connection;
 mod demo;
 mod http;
 mod kv;
+mod ledger;
 mod output;
 mod playground;
 mod route;
@@ -69,6 +70,9 @@ enum Command {
     /// Lookup tables: build, merge, inspect, verify
     #[command(subcommand)]
     Table(table::Table),
+    /// Accounts and transfers: account, transfer, statement, export, verify
+    #[command(subcommand)]
+    Ledger(ledger::Ledger),
     /// Measure
     #[command(subcommand)]
     Bench(bench::Bench),
@@ -127,6 +131,7 @@ fn run(command: Command) -> Result<ExitCode> {
     match command {
         Command::Kv(kv) => return block_on(kv::run(kv)),
         Command::Route(route) => return block_on(route::run(route)),
+        Command::Ledger(ledger) => return block_on(ledger::run(ledger)),
         Command::Cluster(cluster) => block_on(cluster::run(cluster))?,
         Command::Serve(settings) => block_on(serve::serve(settings.resolve()?))?,
         Command::Dev(settings) => block_on(serve::dev(settings.resolve()?))?,
