@@ -1,5 +1,6 @@
 //! `quoin demo`: three replicas on loopback, a real job on every face, and what it took.
 
+mod ledger;
 mod route;
 
 use crate::playground::{Playground, Running};
@@ -83,9 +84,11 @@ impl Row {
 /// Every face's job, the one that kills the leader last.
 async fn all_jobs(running: &mut Running) -> Result<()> {
     let route = route::job(&running.endpoints.grpc).await.context("route")?;
+    let ledger = ledger::job(running).await.context("ledger")?;
     let kv = kv_job(running).await.context("kv")?;
     print("kv: versioned keys", &kv)?;
-    print("route: rules by network and address", &route)
+    print("route: rules by network and address", &route)?;
+    print("ledger: accounts and transfers", &ledger)
 }
 
 fn print(face: &str, rows: &[Row]) -> Result<()> {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 const PROGRAM: &str = env!("CARGO_BIN_EXE_quoin");
 const DOCS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs");
 /// The guides, each run against a node of its own; and how many examples it has at least.
-const GUIDES: &[(&str, usize)] = &[("kv.md", 11), ("route.md", 7)];
+const GUIDES: &[(&str, usize)] = &[("kv.md", 11), ("route.md", 7), ("ledger.md", 18)];
 
 /// A command of the guide, and what it prints.
 struct Example {

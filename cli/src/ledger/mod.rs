@@ -7,6 +7,8 @@ mod export;
 mod journal;
 mod verify;
 
+pub(crate) use verify::prove;
+
 use crate::connection::Connection;
 use crate::output;
 use anyhow::{Context, Result, bail, ensure};

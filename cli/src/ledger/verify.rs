@@ -2,7 +2,7 @@
 //! of the wire, and compares: each account's balances, the overdraft rules, and the sums, which must be zero.
 
 use super::journal::{Entry, Journal};
-use super::{REFUSED, client, join, shown};
+use super::{Client, REFUSED, client, join, shown};
 use crate::connection::Connection;
 use anyhow::{Context, Result};
 use bytes::Bytes;
@@ -28,11 +28,42 @@ struct Replay {
     problems: Vec<String>,
 }
 
-/// Replays and compares.
+/// What a replay found.
+pub(crate) struct Proof {
+    /// Up to here everything was replayed.
+    pub(crate) revision: u64,
+    /// How many were recorded.
+    pub(crate) transfers: u64,
+    /// How many of them were refused.
+    pub(crate) refused: u64,
+    /// How many accounts there are.
+    pub(crate) accounts: usize,
+    /// In how many currencies.
+    pub(crate) currencies: usize,
+    /// What is not as it must be; empty if all is proven.
+    pub(crate) problems: Vec<String>,
+}
+
+/// Replays and says what came of it.
 pub(super) async fn run(connection: &Connection) -> Result<ExitCode> {
     let patient = Connection { timeout: 1e9, ..connection.clone() };
-    let mut client = client(&patient).await?;
-    let mut journal = Journal::open(&mut client).await?;
+    let Proof { revision, transfers, refused, accounts, currencies, problems } =
+        prove(&mut client(&patient).await?).await?;
+    let summary = format!(
+        "{transfers} transfers replayed up to revision {revision} ({refused} refused), {accounts} accounts in \
+         {currencies} currencies"
+    );
+    let verdict = if problems.is_empty() { "proven: all sums are zero, all balances equal" } else { "NOT PROVEN" };
+    let machine = json!({ "revision": revision, "transfers": transfers, "refused": refused, "accounts": accounts,
+        "currencies": currencies, "problems": problems });
+    let people = [vec![summary, verdict.into()], problems.iter().take(20).cloned().collect()].concat().join("\n");
+    super::say(connection, &machine, &people)?;
+    Ok(if problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(REFUSED) })
+}
+
+/// Replays everything and compares.
+pub(crate) async fn prove(client: &mut Client) -> Result<Proof> {
+    let mut journal = Journal::open(client).await?;
     let mut replay = Replay::default();
     while let Some(entries) = journal.next().await? {
         entries.iter().for_each(|entry| replay.take(entry));
@@ -60,19 +91,7 @@ pub(super) async fn run(connection: &Connection) -> Result<ExitCode> {
         replay.problems.push(format!("the account {} has transfers, and is not listed", shown(&account)));
     }
     let Replay { transfers, refused, problems, .. } = replay;
-    let (revision, count) = (journal.until, currencies.len());
-    let summary = format!(
-        "{} transfers replayed up to revision {revision} ({refused} refused), {accounts} accounts in {count} currencies",
-        transfers
-    );
-    let verdict =
-        if problems.is_empty() { "proven: all sums are zero, all balances equal" } else { "NOT PROVEN" };
-    let machine = json!({ "revision": revision, "transfers": transfers, "refused": refused, "accounts": accounts,
-        "currencies": count, "problems": problems });
-    let people =
-        [vec![summary, verdict.into()], problems.iter().take(20).cloned().collect()].concat().join("\n");
-    super::say(connection, &machine, &people)?;
-    Ok(if problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(REFUSED) })
+    Ok(Proof { revision: journal.until, transfers, refused, accounts, currencies: currencies.len(), problems })
 }
 
 impl Replay {

@@ -3,4 +3,5 @@
 
 mod harness;
 mod kv;
+mod ledger;
 mod route;

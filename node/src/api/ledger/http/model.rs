@@ -50,7 +50,7 @@ pub(crate) struct NewAccount {
     #[schema(max_length = 64)]
     pub(super) number: String,
     /// ISO 4217's code, or a custom unit's.
-    #[schema(example = "EUR")]
+    #[schema(example = "EUR", pattern = "^[A-Z0-9]{3,8}$")]
     pub(super) currency: String,
     /// Without one: no overdraft, or down to the limit where there is one.
     pub(super) rule: Option<Rule>,
@@ -249,9 +249,9 @@ pub(crate) struct NewTransfer {
     /// The account that takes: its id or number.
     pub(super) credit_account: Option<String>,
     /// A decimal text, above zero.
-    #[schema(example = "12.50")]
+    #[schema(example = "12.50", pattern = "^[0-9]+(\\.[0-9]+)?$")]
     pub(super) amount: Option<String>,
-    #[schema(example = "EUR")]
+    #[schema(example = "EUR", pattern = "^[A-Z0-9]{3,8}$")]
     pub(super) currency: Option<String>,
     /// Of post and void.
     #[schema(format = "uuid")]
@@ -278,9 +278,9 @@ pub(crate) struct Movement {
     /// Its id or number.
     pub(super) account: String,
     /// A decimal text, above zero.
-    #[schema(example = "12.50")]
+    #[schema(example = "12.50", pattern = "^[0-9]+(\\.[0-9]+)?$")]
     pub(super) amount: String,
-    #[schema(example = "EUR")]
+    #[schema(example = "EUR", pattern = "^[A-Z0-9]{3,8}$")]
     pub(super) currency: String,
     /// What it is for, as a number.
     #[serde(default)]
