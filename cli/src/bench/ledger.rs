@@ -164,7 +164,7 @@ impl Plan {
     fn maker(self: &Arc<Self>, seed: usize) -> Maker {
         Maker {
             plan: Arc::clone(self),
-            random: Random((seed as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),
+            random: Random::seeded(seed as u64 + 1),
         }
     }
 }

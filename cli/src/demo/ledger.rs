@@ -112,9 +112,9 @@ async fn over_http(address: &str, first: u128, accepted_only: bool) -> Result<Ro
             for number in (client..count).step_by(HTTP_CLIENTS as usize) {
                 let (debit, credit) = (account(first, number), account(first, number + 1 + client));
                 let body = serde_json::json!({
-                    "id": Uuid::now_v7(),
-                    "debit_account": Uuid::from_u128(debit),
-                    "credit_account": Uuid::from_u128(credit),
+                    "id": Uuid::now_v7().to_string(),
+                    "debit_account": Uuid::from_u128(debit).to_string(),
+                    "credit_account": Uuid::from_u128(credit).to_string(),
                     "amount": "0.25",
                     "currency": "EUR",
                 });

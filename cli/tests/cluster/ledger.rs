@@ -169,7 +169,8 @@ async fn a_pipelined_stream_and_events_at_a_follower_tell_the_same() -> Result<(
     prepare(&cluster).await?;
     let leader = cluster.leader().await?;
     let follower = (leader + 1) % 3;
-    let mut events = ledger(&cluster, follower).await?.events(pb::EventsRequest { from_revision: 0, until_revision: 0 });
+    let mut watching = ledger(&cluster, follower).await?;
+    let mut events = watching.events(pb::EventsRequest::default()).await?.into_inner();
     let batch = |tag: u64| {
         let one = |place: u64| pb::Transfer {
             id: bytes_of(u128::from(tag) << 32 | u128::from(place + 1)),
@@ -191,7 +192,6 @@ async fn a_pipelined_stream_and_events_at_a_follower_tell_the_same() -> Result<(
         ensure!(answer.results.iter().all(|result| result.credit_balances.is_some() == (tag == 20)));
     }
     ensure!(tag == 20, "{tag} answers");
-    let mut events = (&mut events).await?.into_inner();
     let (mut transfers, mut place) = (0, (0, 0));
     while transfers < 20 * 500 + ACCOUNTS {
         let message = events.message().await?.context("the events ended")?;
