@@ -162,10 +162,7 @@ impl Plan {
     }
 
     fn maker(self: &Arc<Self>, seed: usize) -> Maker {
-        Maker {
-            plan: Arc::clone(self),
-            random: Random::seeded(seed as u64 + 1),
-        }
+        Maker { plan: Arc::clone(self), random: Random::seeded(seed as u64 + 1) }
     }
 }
 

@@ -41,7 +41,12 @@ pub(super) async fn job(running: &Running) -> Result<Vec<Row>> {
     // One deposit per account besides.
     let expected = ACCOUNTS + TRANSFERS + HTTP_TRANSFERS;
     ensure!(proof.transfers == expected, "{} transfers are recorded, not {expected}", proof.transfers);
-    rows.push(Row::new("all transfers replayed, at a follower", expected, begun, "sums are zero, every balance equal"));
+    rows.push(Row::new(
+        "all transfers replayed, at a follower",
+        expected,
+        begun,
+        "sums are zero, every balance equal",
+    ));
     Ok(rows)
 }
 
@@ -118,7 +123,8 @@ async fn over_http(address: &str, first: u128, accepted_only: bool) -> Result<Ro
                     "amount": "0.25",
                     "currency": "EUR",
                 });
-                let (headers, expected) = if accepted_only { ("prefer: respond-async\r\n", 202) } else { ("", 201) };
+                let (headers, expected) =
+                    if accepted_only { ("prefer: respond-async\r\n", 202) } else { ("", 201) };
                 let body = serde_json::to_vec(&body)?;
                 let answer = http.post("/v1/transfers", headers, &body).await.context("asking over HTTP")?;
                 let text = String::from_utf8_lossy(answer.body);
@@ -130,6 +136,10 @@ async fn over_http(address: &str, first: u128, accepted_only: bool) -> Result<Ro
     while let Some(done) = clients.join_next().await {
         done??;
     }
-    let what = if accepted_only { "transfers over HTTP, 202 when durable" } else { "transfers over HTTP, 201 when done" };
+    let what = if accepted_only {
+        "transfers over HTTP, 202 when durable"
+    } else {
+        "transfers over HTTP, 201 when done"
+    };
     Ok(Row::new(what, count, begun, "50 clients, through a follower"))
 }

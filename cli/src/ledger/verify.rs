@@ -53,10 +53,12 @@ pub(super) async fn run(connection: &Connection) -> Result<ExitCode> {
         "{transfers} transfers replayed up to revision {revision} ({refused} refused), {accounts} accounts in \
          {currencies} currencies"
     );
-    let verdict = if problems.is_empty() { "proven: all sums are zero, all balances equal" } else { "NOT PROVEN" };
+    let verdict =
+        if problems.is_empty() { "proven: all sums are zero, all balances equal" } else { "NOT PROVEN" };
     let machine = json!({ "revision": revision, "transfers": transfers, "refused": refused, "accounts": accounts,
         "currencies": currencies, "problems": problems });
-    let people = [vec![summary, verdict.into()], problems.iter().take(20).cloned().collect()].concat().join("\n");
+    let people =
+        [vec![summary, verdict.into()], problems.iter().take(20).cloned().collect()].concat().join("\n");
     super::say(connection, &machine, &people)?;
     Ok(if problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(REFUSED) })
 }
@@ -91,7 +93,14 @@ pub(crate) async fn prove(client: &mut Client) -> Result<Proof> {
         replay.problems.push(format!("the account {} has transfers, and is not listed", shown(&account)));
     }
     let Replay { transfers, refused, problems, .. } = replay;
-    Ok(Proof { revision: journal.until, transfers, refused, accounts, currencies: currencies.len(), problems })
+    Ok(Proof {
+        revision: journal.until,
+        transfers,
+        refused,
+        accounts,
+        currencies: currencies.len(),
+        problems,
+    })
 }
 
 impl Replay {

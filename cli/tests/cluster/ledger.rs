@@ -52,7 +52,8 @@ async fn ledger(cluster: &Cluster, replica: usize) -> Result<LedgerClient<Channe
 
 async fn prepare(cluster: &Cluster) -> Result<()> {
     let mut client = ledger(cluster, 0).await?;
-    let new = |number| pb::Account { id: bytes_of(account(number)), currency: "EUR".into(), ..Default::default() };
+    let new =
+        |number| pb::Account { id: bytes_of(account(number)), currency: "EUR".into(), ..Default::default() };
     let accounts = (0..ACCOUNTS).map(new).collect();
     client.create_accounts(pb::CreateAccountsRequest { accounts }).await?;
     let deposit = |number| pb::Transfer {
@@ -63,8 +64,12 @@ async fn prepare(cluster: &Cluster) -> Result<()> {
         ..Default::default()
     };
     let transfers = (0..ACCOUNTS).map(deposit).collect();
-    let answer = client.create_transfers(pb::CreateTransfersRequest { transfers, ..Default::default() }).await?;
-    ensure!(answer.get_ref().results.iter().all(|result| result.code() == pb::Code::Ok), "a deposit was refused");
+    let answer =
+        client.create_transfers(pb::CreateTransfersRequest { transfers, ..Default::default() }).await?;
+    ensure!(
+        answer.get_ref().results.iter().all(|result| result.code() == pb::Code::Ok),
+        "a deposit was refused"
+    );
     Ok(())
 }
 
@@ -123,12 +128,15 @@ async fn every_transfer_is_done_once_and_every_202_has_a_result_while_leaders_di
     prepare(&cluster).await?;
     let (stop, answered) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let addresses: Vec<String> = (0..3).map(|replica| cluster.address(replica, 2)).collect();
-    let start = |number| tokio::spawn(client(number, addresses.clone(), Arc::clone(&stop), Arc::clone(&answered)));
+    let start =
+        |number| tokio::spawn(client(number, addresses.clone(), Arc::clone(&stop), Arc::clone(&answered)));
     let clients: Vec<_> = (0..CLIENTS).map(start).collect();
     let more = |count: u64| {
         let target = answered.load(Ordering::Relaxed) + count;
         let answered = Arc::clone(&answered);
-        async move { wait("transfers to be answered", || async { answered.load(Ordering::Relaxed) >= target }).await }
+        async move {
+            wait("transfers to be answered", || async { answered.load(Ordering::Relaxed) >= target }).await
+        }
     };
     more(100).await?;
     for _ in 0..2 {
@@ -151,7 +159,8 @@ async fn every_transfer_is_done_once_and_every_202_has_a_result_while_leaders_di
     let mut client = ledger(&cluster, 1).await?;
     for (id, status) in &statuses {
         let found = client.get_transfer(pb::GetTransferRequest { id: bytes_of(*id), local: false }).await;
-        let found = found.with_context(|| format!("{id:x} was answered {status} and is not there"))?.into_inner();
+        let found =
+            found.with_context(|| format!("{id:x} was answered {status} and is not there"))?.into_inner();
         let done = found.transfer.context("no transfer")?.code() == pb::Code::Ok;
         ensure!(*status == 202 || done == (*status != 422), "{id:x} was answered {status}, and done: {done}");
     }
@@ -188,7 +197,9 @@ async fn a_pipelined_stream_and_events_at_a_follower_tell_the_same() -> Result<(
         tag += 1;
         ensure!(answer.tag == tag && answer.revision > last, "answers come in the order of the stream");
         last = answer.revision;
-        ensure!(answer.results.len() == 500 && answer.results.iter().all(|result| result.code() == pb::Code::Ok));
+        ensure!(
+            answer.results.len() == 500 && answer.results.iter().all(|result| result.code() == pb::Code::Ok)
+        );
         ensure!(answer.results.iter().all(|result| result.credit_balances.is_some() == (tag == 20)));
     }
     ensure!(tag == 20, "{tag} answers");

@@ -8,8 +8,8 @@ use super::command::{
 };
 use super::currency::{self, Currency};
 use super::hot::{self, Hot};
-use super::record::{self, AccountRecord, Cursor, EXPIRIES, IDS, Rule, Status};
-use super::transfers::{Member, Run, TransferReply};
+use super::record::{self, AccountRecord, Cursor, EXPIRIES, Rule, Status};
+use super::transfers::{Member, Ordered, Run, TransferReply};
 use crate::store::{Order, StoreError, View};
 use crate::tx::Tx;
 use crate::types::{Revision, Stamp};
@@ -98,8 +98,7 @@ type Done<T> = Result<Result<T, AccountCode>, StoreError>;
 #[derive(Debug)]
 pub struct Machine {
     hot: Hot,
-    /// No recorded transfer's id is above it: one that is needs no look-up.
-    id_max: u128,
+    ordered: Ordered,
     /// No entry of the expiry index is before this.
     expiries_from: u64,
     /// The first entry's deadline, or earlier.
@@ -112,10 +111,8 @@ impl Machine {
     /// # Errors
     /// The store cannot be read.
     pub fn open(view: View<'_>) -> Result<Self, StoreError> {
-        let (from, to) = record::keyspace(IDS);
-        let last = view.scan(&from, &to, Order::Descending).next().transpose()?;
-        let id_max = last.and_then(|(key, _)| key.last_chunk().copied()).map_or(0, u128::from_be_bytes);
-        let mut machine = Self { hot: Hot::default(), id_max, expiries_from: 0, next_deadline: None };
+        let ordered = Ordered::open(view)?;
+        let mut machine = Self { hot: Hot::default(), ordered, expiries_from: 0, next_deadline: None };
         machine.find_deadline(view)?;
         Ok(machine)
     }
@@ -145,7 +142,7 @@ impl Machine {
         let due = tx.scan(&from, &to).take(EXPIRIES_PER_BATCH_MAX);
         let due: Vec<(u64, u128)> =
             due.map(|pair| Ok(record::read_expiry(&pair?.0)?)).collect::<Result<_, StoreError>>()?;
-        let mut run = Run::new(tx, &mut self.hot, &mut self.id_max, false, due.len());
+        let mut run = Run::new(tx, &mut self.hot, &mut self.ordered, false, due.len());
         let mut raw = Vec::new();
         for (_, id) in &due {
             let transfer = Transfer::new(*id, Kind::Expired { pending: *id });
@@ -177,7 +174,7 @@ impl Machine {
 
     fn transfers(&mut self, tx: &mut Tx<'_>, bytes: &[u8]) -> Result<Response, StoreError> {
         let Some((details, members)) = decode_transfers(bytes) else { return Ok(Response::Malformed) };
-        let mut run = Run::new(tx, &mut self.hot, &mut self.id_max, details, members.len());
+        let mut run = Run::new(tx, &mut self.hot, &mut self.ordered, details, members.len());
         for group in members.chunk_by(|(one, _), _| one.linked) {
             run.group(group)?;
         }

@@ -233,9 +233,15 @@ fn wish(random: &mut Random, next_id: &mut u128, past: &[Wish]) -> Wish {
         }
         return again;
     }
-    // Ids come in order, mostly.
-    let id = if random.once_in(4) { 1_000 + u128::from(random.below(1 << 20)) } else { *next_id };
-    *next_id += 1;
+    // Most ids grow with time, as those of UUID version 7 do; some come late, and some are of no such kind.
+    let time =
+        if random.once_in(4) { next_id.saturating_sub(u128::from(random.below(1 << 12))) } else { *next_id };
+    let id = if random.once_in(4) {
+        1_000 + u128::from(random.below(1 << 20))
+    } else {
+        time << 80 | 7 << 76 | time
+    };
+    *next_id += 1 + u128::from(random.below(400));
     let account = |random: &mut Random| 1 + u128::from(random.below(ACCOUNTS as u64 + 1));
     let debit = account(random);
     let credit = if random.once_in(8) {

@@ -9,6 +9,7 @@
 //! h id revision     an account's balances after a command that touched them, and its transfers in it. Kept forever.
 //! p id              a pending transfer's state
 //! x deadline id     the expiry index: "look at this pending transfer then"
+//! m                 a bound that no recorded id of UUID version 7 is above
 //! ```
 //!
 //! Ids are 16 bytes, revisions and deadlines 8, parts 2, all big-endian. Integers in values are varints.
@@ -43,6 +44,10 @@ pub(super) const IDS: u8 = b'i';
 pub(super) const HISTORY: u8 = b'h';
 pub(super) const PENDING: u8 = b'p';
 pub(super) const EXPIRIES: u8 = b'x';
+/// Where the bound of ids that grow with time is.
+pub(super) const CEILING_KEY: &[u8] = &[FACE, b'm'];
+/// The bound is raised in steps of this much of the ids' own time, so that it is seldom written.
+const CEILING_STEP_MS: u128 = 1000;
 
 /// The prefix of a keyspace, and the key above all of its keys.
 pub(super) fn keyspace(space: u8) -> ([u8; 2], [u8; 2]) {
@@ -115,6 +120,17 @@ pub fn world_account(currency: Currency) -> (u128, String) {
 /// Whether an id is one of those that only the ledger itself gives.
 pub(super) fn is_reserved(id: u128) -> bool {
     id == 0 || id.to_be_bytes().starts_with(b"@world/")
+}
+
+/// Whether an id grows with time: UUID version 7, whose first 48 bits are milliseconds (RFC 9562).
+pub(super) fn is_ordered(id: u128) -> bool {
+    id >> 76 & 0xf == 7
+}
+
+/// The bound that is stored once `id` is recorded: the end of its second.
+pub(super) fn ceiling_above(id: u128) -> u128 {
+    let ms = ((id >> 80) / CEILING_STEP_MS + 1) * CEILING_STEP_MS;
+    if ms >> 48 == 0 { ms << 80 } else { u128::MAX }
 }
 
 /// How far an account may go below zero. The numbers are on disk and on the wire.
@@ -697,6 +713,17 @@ mod tests {
         }
         let beyond = [&[0xff; 18][..], &[4]].concat();
         assert!(Cursor::new(&beyond, "n").u128().is_err());
+    }
+
+    #[test]
+    fn the_bound_of_ordered_ids_is_above_them_and_does_not_overflow() {
+        let id = 0x0190_b5e2_7f2c_7c1e_9d1a_3f5b_8c2a_4e61;
+        assert!(is_ordered(id) && !is_ordered(id ^ 1 << 76));
+        let ceiling = ceiling_above(id);
+        assert!(
+            ceiling > id && (ceiling >> 80) - (id >> 80) <= 1000 && ceiling_above(ceiling - 1) == ceiling
+        );
+        assert_eq!(ceiling_above(u128::MAX), u128::MAX);
     }
 
     #[test]

@@ -15,7 +15,7 @@ use super::record::{
     Status,
 };
 use crate::codec::Malformed;
-use crate::store::StoreError;
+use crate::store::{StoreError, View};
 use crate::tx::Tx;
 use crate::types::{Revision, Stamp};
 use bytes::Bytes;
@@ -134,6 +134,25 @@ pub struct Detail {
     pub credit: Balances,
 }
 
+/// What is known of the recorded ids that grow with time: one that is above all of them is new without a look-up.
+/// Others say nothing about each other, and are looked up each.
+#[derive(Debug)]
+pub(super) struct Ordered {
+    /// None of them is above it.
+    newest: u128,
+    /// The same, as stored: a bound that is raised seldom.
+    ceiling: u128,
+}
+
+impl Ordered {
+    /// What the store knows.
+    pub(super) fn open(view: View<'_>) -> Result<Self, StoreError> {
+        let ceiling = view.get(record::CEILING_KEY)?;
+        let ceiling = ceiling.and_then(|bytes| bytes[..].try_into().ok()).map_or(0, u128::from_be_bytes);
+        Ok(Self { newest: ceiling, ceiling })
+    }
+}
+
 /// A known id's place.
 #[derive(Clone, Copy)]
 enum Known {
@@ -165,8 +184,8 @@ pub(super) type Member<'c> = (Transfer<'c>, &'c [u8]);
 pub(super) struct Run<'m, 's> {
     tx: &'m mut Tx<'s>,
     hot: &'m mut Hot,
-    /// No recorded id is above it.
-    id_max: &'m mut u128,
+    /// See [`Ordered`].
+    ordered: &'m mut Ordered,
     now: u64,
     details: bool,
     parts: Vec<Vec<u8>>,
@@ -189,7 +208,7 @@ impl<'m, 's> Run<'m, 's> {
     pub(super) fn new(
         tx: &'m mut Tx<'s>,
         hot: &'m mut Hot,
-        id_max: &'m mut u128,
+        ordered: &'m mut Ordered,
         details: bool,
         count: usize,
     ) -> Self {
@@ -197,7 +216,7 @@ impl<'m, 's> Run<'m, 's> {
         Self {
             tx,
             hot,
-            id_max,
+            ordered,
             now,
             details,
             parts: Vec::with_capacity(count.div_ceil(PART_TRANSFERS as usize)),
@@ -283,7 +302,7 @@ impl<'m, 's> Run<'m, 's> {
     }
 
     fn known(&mut self, id: u128) -> Result<Option<Known>, StoreError> {
-        if id > *self.id_max {
+        if record::is_ordered(id) && id > self.ordered.newest {
             return Ok(None);
         }
         let places = self.places.get_or_insert_with(|| self.ids.iter().copied().collect());
@@ -552,7 +571,9 @@ impl<'m, 's> Run<'m, 's> {
         record::append_transfer(part, code, raw, resolution);
         if !matches!(transfer.kind, Kind::Expired { .. }) {
             self.ids.push((transfer.id, position));
-            *self.id_max = transfer.id.max(*self.id_max);
+            if record::is_ordered(transfer.id) {
+                self.ordered.newest = self.ordered.newest.max(transfer.id);
+            }
             if let Some(places) = &mut self.places {
                 places.insert(transfer.id, position);
             }
@@ -588,6 +609,10 @@ impl<'m, 's> Run<'m, 's> {
         self.ids.sort_unstable();
         for (id, position) in &self.ids {
             self.tx.put(&record::id_key(IDS, *id), record::encode_location(revision, *position));
+        }
+        if self.ordered.newest > self.ordered.ceiling {
+            self.ordered.ceiling = record::ceiling_above(self.ordered.newest);
+            self.tx.put(record::CEILING_KEY, Bytes::copy_from_slice(&self.ordered.ceiling.to_be_bytes()));
         }
         self.write_histories(revision);
         let deadline = self.write_pendings();
