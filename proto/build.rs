@@ -11,6 +11,7 @@ const FILES: &[&str] = &[
     "quoin/kv/v1/kv.proto",
     "quoin/route/v1/route.proto",
     "quoin/ledger/v1/ledger.proto",
+    "quoin/table/v1/table.proto",
 ];
 /// Answers that a server encodes once and sends many times, or writes straight from its records.
 const ENCODED: &[&str] = &[".quoin.route.v1.GetResponse", ".quoin.route.v1.WatchResponse"];

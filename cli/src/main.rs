@@ -67,7 +67,7 @@ enum Command {
     /// Rules by network and address: put, get, list, delete, watch, load, nodes, agent
     #[command(subcommand)]
     Route(route::Route),
-    /// Lookup tables: build, merge, inspect, verify
+    /// Lookup tables: build, publish, activate, roll back, look up
     #[command(subcommand)]
     Table(table::Table),
     /// Accounts and transfers: account, transfer, statement, export, verify
@@ -137,7 +137,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Dev(settings) => block_on(serve::dev(settings.resolve()?))?,
         Command::Playground(playground) => block_on(playground::run(playground))?,
         Command::Demo { once } => block_on(demo::run(once))?,
-        Command::Table(table) => table::run(table)?,
+        Command::Table(table) => block_on(table::run(table))?,
         Command::Bench(bench) => block_on(bench::run(bench))?,
         Command::Config(ConfigCommand::Check { file }) => {
             Settings::of_file(file.clone()).resolve()?;

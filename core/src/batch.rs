@@ -32,6 +32,8 @@ pub enum Face {
     Route = 2,
     /// Accounts and transfers.
     Ledger = 3,
+    /// Lookup tables: versions, and changes over them.
+    Table = 4,
 }
 
 impl TryFrom<u8> for Face {
@@ -43,6 +45,7 @@ impl TryFrom<u8> for Face {
             1 => Ok(Self::Kv),
             2 => Ok(Self::Route),
             3 => Ok(Self::Ledger),
+            4 => Ok(Self::Table),
             _ => Err(Malformed { what: "face" }),
         }
     }

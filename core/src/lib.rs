@@ -22,6 +22,7 @@ pub mod machines;
 pub mod route;
 pub mod store;
 pub mod system;
+pub mod table;
 pub mod tx;
 pub mod types;
 

@@ -12,7 +12,7 @@ use crate::history::{self, Event};
 use crate::store::{Store, StoreError, View};
 use crate::tx::Tx;
 use crate::types::{Index, Progress, Revision, Sequence, Stamp, Term};
-use crate::{kv, ledger, route, system};
+use crate::{kv, ledger, route, system, table};
 use bytes::Bytes;
 use std::sync::Arc;
 
@@ -30,6 +30,7 @@ pub struct Machines {
     kv: kv::Machine,
     route: route::Machine,
     ledger: ledger::Machine,
+    table: table::Machine,
 }
 
 /// What a command is answered.
@@ -43,6 +44,8 @@ pub enum Reply {
     Route(route::Reply),
     /// By [`ledger`].
     Ledger(ledger::Reply),
+    /// By [`table`].
+    Table(table::Reply),
 }
 
 /// What became of one log entry.
@@ -65,6 +68,7 @@ impl Machines {
             kv: kv::Machine::open(view)?,
             route: route::Machine::open(view, progress.revision)?,
             ledger: ledger::Machine::open(view)?,
+            table: table::Machine::open(view)?,
         })
     }
 
@@ -83,6 +87,11 @@ impl Machines {
     /// The newest rules of the route face.
     pub fn routes(&self) -> &Arc<route::Table> {
         self.route.table()
+    }
+
+    /// The tables' versions and changes as lookups see them.
+    pub fn tables(&self) -> &Arc<table::Live> {
+        self.table.live()
     }
 
     /// Applies the entry at `index`. An empty payload (a new leader's first entry) only moves the progress.
@@ -169,6 +178,7 @@ impl Machines {
             Face::Kv => Reply::Kv(self.kv.apply(tx, command.bytes)?),
             Face::Route => Reply::Route(self.route.apply(tx, command.bytes)?),
             Face::Ledger => Reply::Ledger(self.ledger.apply(tx, command.bytes)?),
+            Face::Table => Reply::Table(self.table.apply(tx, command.bytes)?),
         })
     }
 

@@ -39,6 +39,8 @@ pub struct Config {
     pub store: StoreConfig,
     /// How much of the past is kept.
     pub history: HistoryConfig,
+    /// Lookup tables.
+    pub table: TableConfig,
     /// What a request may be at most.
     pub limits: Limits,
 }
@@ -102,6 +104,18 @@ pub struct HistoryConfig {
     pub keep_revisions: u64,
 }
 
+/// Lookup tables.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TableConfig {
+    /// Read files into huge pages instead of mapping them: faster lookups in large tables, slower starts.
+    pub huge_pages: bool,
+    /// Keep files in memory, whatever else needs room (mlock).
+    pub lock: bool,
+    /// Keys of one lookup.
+    pub keys_max: usize,
+}
+
 /// What a request may be at most. The defaults are etcd's where etcd has one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -140,6 +154,7 @@ impl Default for Config {
             log: LogConfig::default(),
             store: StoreConfig::default(),
             history: HistoryConfig::default(),
+            table: TableConfig::default(),
             limits: Limits::default(),
         }
     }
@@ -174,6 +189,12 @@ impl Default for StoreConfig {
 impl Default for HistoryConfig {
     fn default() -> Self {
         Self { auto_compaction: true, keep_s: 600, keep_revisions: 500_000 }
+    }
+}
+
+impl Default for TableConfig {
+    fn default() -> Self {
+        Self { huge_pages: false, lock: false, keys_max: 100_000 }
     }
 }
 
@@ -301,6 +322,12 @@ pub const SETTINGS: &[(&str, &str)] = &[
     ("history.auto_compaction", "Compact history by itself; else only when asked"),
     ("history.keep_s", "Seconds that a revision is kept"),
     ("history.keep_revisions", "Revisions that are kept"),
+    (
+        "table.huge_pages",
+        "Read tables into huge pages instead of mapping them: faster lookups, slower starts",
+    ),
+    ("table.lock", "Keep tables in memory whatever else needs room (mlock)"),
+    ("table.keys_max", "Keys of one lookup"),
     ("limits.key_bytes_max", "Bytes of a key"),
     ("limits.request_bytes_max", "Bytes of a request"),
     ("limits.txn_operations_max", "Operations of a transaction"),

@@ -2,6 +2,7 @@
 //!
 //! Reading order, along a write: `api/` (wire to command), `engine/` (propose, apply, answer), `raft/` (the
 //! replica loop, the log, the peers), `store/` (the LSM tree), `watch/` (who is told).
+//! `table/` holds lookup tables' files beside it.
 
 pub mod api;
 pub mod config;
@@ -11,6 +12,7 @@ pub mod metrics;
 mod node;
 pub mod raft;
 pub mod store;
+pub mod table;
 pub mod watch;
 
 pub use config::Config;

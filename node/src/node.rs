@@ -13,6 +13,7 @@ use crate::raft::replica::{self, Replica, decode_configuration, encode_configura
 use crate::raft::transport::{Handler, Transport};
 use crate::raft::{GROUP, GroupId};
 use crate::store::{FolderError, LsmStore, StoreFolder};
+use crate::table::Keeper;
 use crate::watch::Hub;
 use quoin_core::{Progress, StoreError, machines, system};
 use raft::eraftpb::ConfState;
@@ -74,6 +75,7 @@ pub struct Node {
     shared: Arc<Shared>,
     threads: Threads,
     upkeep: Upkeep,
+    keeper: Keeper,
     servers: api::Servers,
     peer_address: SocketAddr,
 }
@@ -106,6 +108,8 @@ impl Node {
             spawn(&shared, replica, applier).map_err(|error| io_error("starting threads", error))?;
         let upkeep = Upkeep::start(Arc::clone(&shared), tokio::runtime::Handle::current())
             .map_err(|error| io_error("starting threads", error))?;
+        let keeper = Keeper::start(Arc::clone(&shared), tokio::runtime::Handle::current())
+            .map_err(|error| io_error("starting threads", error))?;
         let engine = Engine::new(Arc::clone(&shared));
         let servers = api::serve(engine, client_listener, http_listener)
             .map_err(|error| io_error("serving clients", error))?;
@@ -116,7 +120,7 @@ impl Node {
             clients = %shared.config.listen_client,
             "started"
         );
-        Ok(Self { shared, threads, upkeep, servers, peer_address })
+        Ok(Self { shared, threads, upkeep, keeper, servers, peer_address })
     }
 
     /// The way into its state.
@@ -143,8 +147,9 @@ impl Node {
             let _ = tokio::time::timeout(Duration::from_secs(2), engine.transfer_leader(successor)).await;
         }
         self.servers.stop().await;
-        let Self { shared, threads, upkeep, peer_address, .. } = self;
+        let Self { shared, threads, upkeep, keeper, peer_address, .. } = self;
         let ended = tokio::task::spawn_blocking(move || {
+            keeper.stop();
             upkeep.stop();
             shared.inbox.push(Input::Stop);
             threads.join();
@@ -238,7 +243,8 @@ impl Prepared {
             replica_options(&config),
         )?;
         let applier = Applier::open(&*store)?;
-        let published = Published { store, routes: Arc::clone(applier.routes()), progress };
+        let (routes, tables) = (Arc::clone(applier.routes()), Arc::clone(applier.tables()));
+        let published = Published { store, routes, tables, progress };
         let shared = Shared::new(identity.id, identity.cluster, config, log, stores, published);
         Ok(Self { shared, replica, applier, peers })
     }

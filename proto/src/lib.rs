@@ -62,6 +62,15 @@ pub mod quoin {
         }
     }
 
+    /// The table face.
+    pub mod table {
+        /// Version 1.
+        pub mod v1 {
+            #![allow(missing_docs, unreachable_pub, clippy::all)]
+            tonic::include_proto!("quoin.table.v1");
+        }
+    }
+
     /// The ledger face.
     pub mod ledger {
         /// Version 1.

@@ -82,6 +82,15 @@ impl Schema {
         }
     }
 
+    /// What values are, in words.
+    pub fn describe(&self) -> String {
+        match (self.codec, self.layout) {
+            (Codec::Raw, Layout::Fixed { width }) => format!("{width} bytes"),
+            (Codec::Raw, Layout::Variable { inline }) => format!("bytes of any width, up to {inline} inline"),
+            (codec, _) => format!("{} numbers as {}", codec.dimension().unwrap_or(0), codec.name()),
+        }
+    }
+
     /// True if values of `other` can be answered as values of this: the same widths and meaning. Where widths vary, what lies
     /// inline does not matter.
     pub fn answers_like(&self, other: &Self) -> bool {

@@ -5,7 +5,7 @@ use crate::output;
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use quoin_table::build::{self, Built, CodecName, DefaultRow, Duplicates, Options, TextForm};
-use quoin_table::{Codec, Layer, Layout, Manifest, Schema};
+use quoin_table::{Layer, Manifest};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -225,7 +225,7 @@ pub(crate) fn inspect(arguments: &Inspect) -> Result<()> {
         vec!["name".into(), manifest.name.clone()],
         vec!["id".into(), manifest.id.clone()],
         vec!["over".into(), manifest.over.clone().unwrap_or_else(|| "nothing: a base".into())],
-        vec!["values".into(), describe(&manifest.schema)],
+        vec!["values".into(), manifest.schema.describe()],
         vec!["keys".into(), manifest.count.to_string()],
         vec!["deleted".into(), manifest.deleted.to_string()],
         vec!["bytes".into(), manifest.bytes().to_string()],
@@ -242,15 +242,6 @@ pub(crate) fn inspect(arguments: &Inspect) -> Result<()> {
         })
         .collect();
     output::table(&["file", "keys", "bytes", "checksum"], &files)
-}
-
-/// A schema in words.
-pub(crate) fn describe(schema: &Schema) -> String {
-    match (schema.codec, schema.layout) {
-        (Codec::Raw, Layout::Fixed { width }) => format!("{width} bytes"),
-        (Codec::Raw, Layout::Variable { inline }) => format!("bytes of any width, up to {inline} inline"),
-        (codec, _) => format!("{} numbers as {}", codec.dimension().unwrap_or(0), codec.name()),
-    }
 }
 
 fn show_key(folder: &Path, key: u64) -> Result<()> {

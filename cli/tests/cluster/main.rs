@@ -5,3 +5,4 @@ mod harness;
 mod kv;
 mod ledger;
 mod route;
+mod table;

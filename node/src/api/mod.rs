@@ -19,6 +19,7 @@ mod kv;
 mod ledger;
 mod preface;
 mod route;
+mod table;
 
 use crate::engine::Engine;
 use preface::{Checked, CheckedListener, Protocol};
@@ -31,6 +32,7 @@ use quoin_proto::etcdserverpb::watch_server::WatchServer;
 use quoin_proto::quoin::kv::v1::kv_server::KvServer as QuoinKvServer;
 use quoin_proto::quoin::ledger::v1::ledger_server::LedgerServer;
 use quoin_proto::quoin::route::encoded::route_server::RouteServer;
+use quoin_proto::quoin::table::v1::table_server::TableServer;
 use quoin_proto::v3electionpb::election_server::ElectionServer;
 use quoin_proto::v3lockpb::lock_server::LockServer;
 use std::io;
@@ -160,6 +162,9 @@ fn routes(engine: &Engine, book: &ledger::Book, life: &Life) -> io::Result<Route
         .add_service(
             LedgerServer::new(ledger::Ledger::new(book.clone(), life.clone()))
                 .max_decoding_message_size(batch_max),
+        )
+        .add_service(
+            TableServer::new(table::Table::new(engine(), life.clone())).max_decoding_message_size(batch_max),
         )
         .add_service(reflection().build_v1().map_err(io::Error::other)?)
         .add_service(reflection().build_v1alpha().map_err(io::Error::other)?);

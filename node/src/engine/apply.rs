@@ -5,7 +5,7 @@ use crate::raft::replica::{
     Barrier, Committed, Content, Expectation, GIVE_UP_TICKS, Lost, ReadWaiter, Waiter,
 };
 use quoin_core::machines::Outcome;
-use quoin_core::{Event, Index, Machines, Progress, Reply, Stamp, Store, StoreError, Term, route};
+use quoin_core::{Event, Index, Machines, Progress, Reply, Stamp, Store, StoreError, Term, route, table};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -45,6 +45,11 @@ impl Applier {
     /// The newest rules.
     pub fn routes(&self) -> &Arc<route::Table> {
         self.machines.routes()
+    }
+
+    /// The lookup tables' versions and changes.
+    pub fn tables(&self) -> &Arc<table::Live> {
+        self.machines.tables()
     }
 
     /// When the next lease, key or node expires, if any does.

@@ -25,7 +25,7 @@ use crate::store::{LsmStore, StoreFolder};
 use crate::watch::Hub;
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use quoin_core::{Command, Index, Progress, Reply, Stamp, StoreError, View, route, system};
+use quoin_core::{Command, Index, Progress, Reply, Stamp, StoreError, View, route, system, table};
 use raft::eraftpb::ConfChangeType;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -135,6 +135,11 @@ impl ReadView {
         &self.published.routes
     }
 
+    /// The lookup tables' versions and changes: at least as new as this state.
+    pub fn tables(&self) -> &table::Live {
+        &self.published.tables
+    }
+
     /// The store itself, for those who hold versions for longer (`pin`).
     pub fn store(&self) -> &Arc<LsmStore> {
         &self.published.store
@@ -145,6 +150,7 @@ impl ReadView {
 pub(crate) struct Published {
     pub(crate) store: Arc<LsmStore>,
     pub(crate) routes: Arc<route::Table>,
+    pub(crate) tables: Arc<table::Live>,
     pub(crate) progress: Progress,
 }
 
@@ -238,6 +244,8 @@ pub(crate) struct Shared {
     pub(crate) id: u64,
     pub(crate) cluster: u64,
     pub(crate) config: Config,
+    /// Lookup tables' files.
+    pub(crate) library: crate::table::Library,
     pub(crate) inbox: Inputs,
     pub(crate) log: Arc<Log>,
     pub(crate) stores: Mutex<StoreFolder>,
@@ -275,6 +283,7 @@ impl Shared {
             id,
             cluster,
             config,
+            library: crate::table::Library::default(),
             inbox: Inputs::default(),
             log,
             stores: Mutex::new(stores),
@@ -506,6 +515,16 @@ impl Engine {
     /// The watchers' hub.
     pub fn hub(&self) -> &Arc<Hub> {
         self.shared.hub()
+    }
+
+    /// The lookup tables' files on this replica.
+    pub fn library(&self) -> &crate::table::Library {
+        &self.shared.library
+    }
+
+    /// Keys of one lookup at most.
+    pub fn lookup_keys_max(&self) -> usize {
+        self.shared.config.table.keys_max
     }
 
     /// What requests may be at most.

@@ -482,7 +482,8 @@ impl ApplyThread {
 
     fn publish(&self, store: Arc<LsmStore>, progress: Progress) {
         let routes = Arc::clone(self.applier.routes());
-        self.shared.published.store(Arc::new(Published { store, routes, progress }));
+        let tables = Arc::clone(self.applier.tables());
+        self.shared.published.store(Arc::new(Published { store, routes, tables, progress }));
     }
 
     fn release_reads(&mut self) {

@@ -1,0 +1,227 @@
+//! Tables on three replicas: published, switched, rolled back, changed, while replicas are killed in between.
+
+use crate::harness::{Cluster, PATIENCE, PROGRAM, wait};
+use anyhow::{Context, Result, ensure};
+use quoin_proto::quoin::table::v1 as pb;
+use quoin_proto::quoin::table::v1::table_client::TableClient;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use tonic::Code;
+use tonic::transport::Channel;
+
+const KEYS: u64 = 1000;
+
+/// Runs the program; says what it printed, or why it failed.
+fn quoin(arguments: &[&str]) -> Result<String> {
+    let output = Command::new(PROGRAM).args(arguments).output()?;
+    let said =
+        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    ensure!(output.status.success(), "quoin {}: {said}", arguments.join(" "));
+    Ok(said)
+}
+
+/// A base of [`KEYS`] keys, each with four bytes that name it and the `letter`.
+fn build_base(folder: &Path, letter: char) -> Result<PathBuf> {
+    let rows: String = (0..KEYS).map(|key| format!("{key},{letter}{key:03}\n")).collect();
+    let (input, output) = (folder.join(format!("{letter}.csv")), folder.join(format!("table-{letter}")));
+    std::fs::write(&input, format!("key,value\n{rows}"))?;
+    quoin(&["table", "build", "t", "--shards", "2", "--input", path(&input)?, "--output", path(&output)?])?;
+    Ok(output)
+}
+
+fn path(path: &Path) -> Result<&str> {
+    path.to_str().context("a path in UTF-8")
+}
+
+async fn client(cluster: &Cluster, replica: usize) -> Result<TableClient<Channel>> {
+    Ok(TableClient::new(cluster.channel(replica).await?))
+}
+
+async fn lookup(client: &mut TableClient<Channel>, keys: &[u64]) -> Result<pb::Values, tonic::Status> {
+    let keys = pb::Keys { table: "t".into(), keys: keys.to_vec(), form: 0 };
+    let response = client.lookup(pb::LookupRequest { tables: vec![keys], linearizable: true }).await?;
+    Ok(response.into_inner().tables.remove(0))
+}
+
+/// The four bytes of each key, as text; `-` where it is absent.
+fn texts(values: &pb::Values, count: usize) -> Vec<String> {
+    let text = |at: usize| String::from_utf8_lossy(&values.values[at * 4..at * 4 + 4]).into_owned();
+    let found = |at: usize| values.found[at / 8] >> (at % 8) & 1 == 1;
+    (0..count).map(|at| if found(at) { text(at) } else { "-".into() }).collect()
+}
+
+async fn shown(cluster: &Cluster, replica: usize, keys: &[u64]) -> Result<(u64, Vec<String>)> {
+    let values = lookup(&mut client(cluster, replica).await?, keys).await?;
+    Ok((values.version, texts(&values, keys.len())))
+}
+
+async fn loaded(cluster: &Cluster, replica: usize, version: u64) -> bool {
+    let Ok(mut client) = client(cluster, replica).await else { return false };
+    let Ok(list) = client.list(pb::ListRequest { table: "t".into() }).await else { return false };
+    let mut versions = list.into_inner().tables.into_iter().flat_map(|table| table.versions);
+    versions.any(|info| info.version == version && info.loaded_here)
+}
+
+async fn publish(client: &mut TableClient<Channel>, folder: &Path) -> Result<u64> {
+    let request = pb::PublishRequest { location: path(folder)?.into(), ..Default::default() };
+    Ok(client.publish(request).await?.into_inner().version)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_table_is_published_switched_rolled_back_and_changed_while_replicas_come_and_go() -> Result<()> {
+    let mut cluster = Cluster::start(&[]).await?;
+    let folder = tempfile::tempdir()?;
+    let (a, b) = (build_base(folder.path(), 'a')?, build_base(folder.path(), 'b')?);
+    let endpoints: Vec<String> = (0..3).map(|replica| cluster.address(replica, 0)).collect();
+    let endpoints = endpoints.join(",");
+
+    // The command line publishes, waits for all replicas, and switches them together.
+    quoin(&["table", "publish", path(&a)?, "--activate", "--endpoints", &endpoints])?;
+    for replica in 0..3 {
+        assert_eq!(
+            shown(&cluster, replica, &[7, 5000, 999]).await?,
+            (1, vec!["a007".into(), "-".into(), "a999".into()])
+        );
+    }
+
+    // While a replica is away, the next version is not activated: it could not answer.
+    let away = (cluster.leader().await? + 1) % 3;
+    cluster.kill(away)?;
+    let here = (away + 1) % 3;
+    let mut admin = client(&cluster, here).await?;
+    let second = publish(&mut admin, &b).await?;
+    for replica in (0..3).filter(|replica| *replica != away) {
+        wait("the version to be loaded", || loaded(&cluster, replica, second)).await?;
+    }
+    let activate = || pb::ActivateRequest { table: "t".into(), version: second };
+    let refused = admin.activate(activate()).await.expect_err("a replica is away");
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    assert!(refused.message().contains("still fetching"), "{refused}");
+    assert_eq!(shown(&cluster, here, &[7]).await?, (1, vec!["a007".into()]));
+
+    // It comes back, fetches, and the switch goes through; every answer is of one version.
+    cluster.run(away)?;
+    cluster.wait_ready(away).await?;
+    wait("the version to be loaded", || loaded(&cluster, away, second)).await?;
+    let reader = tokio::spawn({
+        let mut client = client(&cluster, here).await?;
+        async move {
+            let keys: Vec<u64> = (0..KEYS).collect();
+            let mut seen = Vec::new();
+            while seen.last() != Some(&second) {
+                let values = lookup(&mut client, &keys).await?;
+                let letter = if values.version == 1 { "a" } else { "b" };
+                let texts = texts(&values, keys.len());
+                ensure!(texts.iter().all(|text| text.starts_with(letter)), "an answer of two versions");
+                seen.push(values.version);
+            }
+            Ok(seen)
+        }
+    });
+    let begun = std::time::Instant::now();
+    while let Err(status) = admin.activate(activate()).await {
+        ensure!(status.code() == Code::FailedPrecondition && begun.elapsed() < PATIENCE, "{status}");
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    let seen = tokio::time::timeout(PATIENCE, reader).await???;
+    assert!(seen.is_sorted(), "versions go forward: {seen:?}");
+
+    // Changes are seen on every replica by whoever asks for the newest.
+    let write = pb::WriteRequest {
+        table: "t".into(),
+        keys: vec![7, 5000],
+        values: vec!["new7".into(), "new!".into()],
+        deletes: vec![8],
+    };
+    admin.write(write).await?;
+    let changed = (second, vec!["new7".to_string(), "new!".into(), "-".into(), "b009".into()]);
+    for replica in 0..3 {
+        assert_eq!(shown(&cluster, replica, &[7, 5000, 8, 9]).await?, changed);
+    }
+
+    // All at once, and back: the same version, the same changes.
+    for replica in 0..3 {
+        cluster.kill(replica)?;
+    }
+    for replica in 0..3 {
+        cluster.run(replica)?;
+    }
+    for replica in 0..3 {
+        cluster.wait_ready(replica).await?;
+        wait("the version to be loaded", || loaded(&cluster, replica, second)).await?;
+        assert_eq!(shown(&cluster, replica, &[7, 5000, 8, 9]).await?, changed);
+    }
+
+    // Back to the first version in one step, on every replica.
+    quoin(&["table", "rollback", "t", "--endpoints", &endpoints])?;
+    for replica in 0..3 {
+        assert_eq!(shown(&cluster, replica, &[9]).await?, (1, vec!["a009".into()]));
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn damaged_files_wrong_bases_and_bad_requests_are_refused_and_the_running_version_goes_on() -> Result<()>
+{
+    let cluster = Cluster::start(&["--table-keys-max=100"]).await?;
+    let folder = tempfile::tempdir()?;
+    let (a, b) = (build_base(folder.path(), 'a')?, build_base(folder.path(), 'b')?);
+    let endpoints = cluster.address(0, 0);
+    quoin(&["table", "publish", path(&a)?, "--activate", "--endpoints", &endpoints])?;
+
+    // A flipped byte: every replica says file, block and both checksums, and the version is never activated.
+    let file = std::fs::read_dir(&b)?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .find(|path| path.extension().is_some_and(|extension| extension == "qtb"));
+    let file = file.context("a shard file")?;
+    let mut bytes = std::fs::read(&file)?;
+    bytes[5000] ^= 1;
+    std::fs::write(&file, bytes)?;
+    let refused = quoin(&["table", "publish", path(&b)?, "--activate", "--endpoints", &endpoints]);
+    let refused = refused.expect_err("a damaged file").to_string();
+    assert!(refused.contains("block 0 has checksum") && refused.contains(".qtb"), "{refused}");
+    let refused = quoin(&["table", "verify", path(&b)?]).expect_err("a damaged file").to_string();
+    assert!(refused.contains("block 0 has checksum"), "{refused}");
+
+    // A patch over a base that was never published.
+    let (base, patch) = (build_base(folder.path(), 'c')?, folder.path().join("patch"));
+    std::fs::write(folder.path().join("patch.csv"), "key,value\n1,x001\n")?;
+    let input = folder.path().join("patch.csv");
+    quoin(&[
+        "table",
+        "build",
+        "t",
+        "--over",
+        path(&base)?,
+        "--input",
+        path(&input)?,
+        "--output",
+        path(&patch)?,
+    ])?;
+    let mut admin = client(&cluster, 0).await?;
+    let location = path(&patch)?.to_string();
+    let refused =
+        admin.publish(pb::PublishRequest { location, ..Default::default() }).await.expect_err("no base");
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    assert!(refused.message().contains("which is no version of table"), "{refused}");
+
+    // What a lookup may not do.
+    let code = |result: Result<pb::Values, tonic::Status>| result.map_err(|status| status.code()).map(|_| ());
+    assert_eq!(code(lookup(&mut admin, &[1; 101]).await), Err(Code::InvalidArgument));
+    let unknown = pb::Keys { table: "unknown".into(), keys: vec![1], form: 0 };
+    let request = pb::LookupRequest { tables: vec![unknown], linearizable: false };
+    assert_eq!(admin.lookup(request).await.map_err(|status| status.code()).map(|_| ()), Err(Code::NotFound));
+    let wide = pb::WriteRequest {
+        table: "t".into(),
+        keys: vec![1],
+        values: vec!["five!".into()],
+        deletes: Vec::new(),
+    };
+    let refused = admin.write(wide).await.expect_err("another width");
+    assert!(refused.message().contains("the value of key 1 has 5 bytes"), "{refused}");
+    let gone =
+        admin.publish(pb::PublishRequest { location: "s3://bucket/t".into(), ..Default::default() }).await;
+    assert!(gone.expect_err("no folder").message().contains("no absolute path"));
+    assert_eq!(shown(&cluster, 1, &[7]).await?, (1, vec!["a007".into()]));
+    Ok(())
+}

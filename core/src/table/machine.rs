@@ -1,0 +1,439 @@
+//! What a table command does. Reading order: [`Machine::apply`], then one section per operation.
+//!
+//! **Invariant (all ready).** A version answers only after every voting member has said that it has the files, and is kept
+//! as long as the active version or one that may be rolled back to needs it.
+//!
+//! Streamed changes are judged by their revision: a version hides those up to the revision that it says it folds. So rolling
+//! back shows them again; they are dropped for good when no kept version needs them any more.
+
+use super::command::{Activate, Command, Drop, Failed, Operation, Publish, Ready, Rollback, Write};
+use super::live::{Live, TableState};
+use super::record::{self, Failure, Table, Version};
+use crate::store::{StoreError, View};
+use crate::system;
+use crate::tx::Tx;
+use crate::types::Revision;
+use bytes::Bytes;
+use prost::Message;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// Versions kept besides the active one, where nothing is said.
+pub const VERSIONS_KEPT: u32 = 2;
+/// Bytes of a failure's reason that are kept.
+const REASON_MAX: usize = 1000;
+/// Folded changes that are dropped with one command; the rest with the next.
+const FORGOTTEN_MAX: usize = 10_000;
+
+/// The answer to a table command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// The newest revision, the command's own included.
+    pub revision: Revision,
+    /// The version that the command was about (0 for a whole table), or why it was refused.
+    pub result: Result<u64, Refusal>,
+}
+
+/// Why a command was not done.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// The bytes are no command of this version.
+    #[error("malformed table command")]
+    Malformed,
+    /// No such table.
+    #[error("there is no table {0:?}")]
+    NoTable(String),
+    /// No such version.
+    #[error("table {name:?} has no version {version}; it has {kept:?}")]
+    NoVersion {
+        /// The table.
+        name: String,
+        /// What was asked for.
+        version: u64,
+        /// What there is.
+        kept: Vec<u64>,
+    },
+    /// A patch over something that is not there.
+    #[error("the patch was built over {over}, which is no version of table {name:?}: publish that first")]
+    WrongBase {
+        /// The table.
+        name: String,
+        /// The id below.
+        over: String,
+    },
+    /// Another schema or shard count.
+    #[error(
+        "table {name:?} has {expected}, this has {found}: build it alike, or publish a base with a new shape"
+    )]
+    WrongShape {
+        /// The table.
+        name: String,
+        /// The table's.
+        expected: String,
+        /// The manifest's.
+        found: String,
+    },
+    /// Replicas do not have the files.
+    #[error("version {version} of table {name:?} is not ready on every replica; missing: {missing}")]
+    NotReady {
+        /// The table.
+        name: String,
+        /// The version.
+        version: u64,
+        /// Which replicas, and why where they said.
+        missing: String,
+    },
+    /// There is nothing to go back to.
+    #[error("table {0:?} has no earlier version to go back to")]
+    NoPrevious(String),
+    /// The version answers, or another needs it.
+    #[error("version {version} of table {name:?} is in use by version {user}")]
+    InUse {
+        /// The table.
+        name: String,
+        /// The version.
+        version: u64,
+        /// By which.
+        user: u64,
+    },
+    /// A value of another width.
+    #[error("the value of key {key} has {found} bytes, table {name:?} has {expected}")]
+    Width {
+        /// The table.
+        name: String,
+        /// Whose value.
+        key: u64,
+        /// The table's.
+        expected: u32,
+        /// The value's.
+        found: usize,
+    },
+}
+
+/// The face's machine.
+#[derive(Debug)]
+pub struct Machine {
+    live: Arc<Live>,
+}
+
+impl Machine {
+    /// The machine of a store that may hold state already.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub fn open(view: View<'_>) -> Result<Self, StoreError> {
+        Ok(Self { live: Arc::new(Live::open(view)?) })
+    }
+
+    /// What lookups see.
+    pub fn live(&self) -> &Arc<Live> {
+        &self.live
+    }
+
+    /// Applies one command.
+    ///
+    /// # Errors
+    /// The store failed. What a client may not do is a refusal, not an error.
+    pub fn apply(&mut self, tx: &mut Tx<'_>, bytes: Bytes) -> Result<Reply, StoreError> {
+        let result = match Command::decode(bytes).map(|command| command.operation) {
+            Ok(Some(operation)) => self.perform(tx, operation)?,
+            Ok(None) | Err(_) => Err(Refusal::Malformed),
+        };
+        Ok(Reply { revision: tx.revision(), result })
+    }
+
+    fn perform(&self, tx: &mut Tx<'_>, operation: Operation) -> Result<Result<u64, Refusal>, StoreError> {
+        let mut tables = self.live.change();
+        if let Operation::Publish(publish) = operation {
+            let new = !tables.contains_key(&publish.name);
+            let state = tables.entry(publish.name.clone()).or_default();
+            let (name, result) = (publish.name.clone(), publish_version(tx, state, publish));
+            if new && result.is_err() {
+                tables.remove(&name);
+            }
+            self.live.changed();
+            return Ok(result);
+        }
+        let name = name_of(&operation).to_string();
+        let Some(state) = tables.get_mut(&name) else { return Ok(Err(Refusal::NoTable(name))) };
+        let result = match operation {
+            Operation::Write(write) => return Ok(write_changes(tx, state, &write)),
+            Operation::Publish(_) => unreachable!("done above"),
+            Operation::Ready(ready) => mark_ready(tx, state, &ready),
+            Operation::Failed(failed) => mark_failed(tx, state, failed),
+            Operation::Activate(activate) => activate_version(tx, state, &activate)?,
+            Operation::Rollback(rollback) => roll_back(tx, state, &rollback)?,
+            Operation::Drop(drop) if drop.version == 0 => {
+                drop_table(tx, state, &name);
+                tables.remove(&name);
+                Ok(0)
+            }
+            Operation::Drop(drop) => drop_version(tx, state, &drop),
+        };
+        self.live.changed();
+        Ok(result)
+    }
+}
+
+fn name_of(operation: &Operation) -> &str {
+    match operation {
+        Operation::Publish(Publish { name, .. })
+        | Operation::Ready(Ready { name, .. })
+        | Operation::Failed(Failed { name, .. })
+        | Operation::Activate(Activate { name, .. })
+        | Operation::Rollback(Rollback { name })
+        | Operation::Drop(Drop { name, .. })
+        | Operation::Write(Write { name, .. }) => name,
+    }
+}
+
+// Versions.
+
+fn publish_version(tx: &mut Tx<'_>, state: &mut TableState, publish: Publish) -> Result<u64, Refusal> {
+    let Publish { name, id, over, location, manifest, shape, folds, new_shape, keep } = publish;
+    let Some(shape) = shape.filter(|_| !name.is_empty() && !name.contains('\0')) else {
+        return Err(Refusal::Malformed);
+    };
+    let below = if over.is_empty() {
+        None
+    } else {
+        let newest = state.versions.values().rev().find(|version| version.id == over);
+        Some(newest.ok_or(Refusal::WrongBase { name: name.clone(), over })?)
+    };
+    // A patch has its base's shape, a base the active version's.
+    let like = below.or_else(|| state.versions.get(&state.table.active).filter(|_| !new_shape));
+    if let Some(expected) = like.and_then(|version| version.shape.as_ref())
+        && expected != &shape
+    {
+        return Err(Refusal::WrongShape { name, expected: describe(expected), found: describe(&shape) });
+    }
+    let number = state.table.newest + 1;
+    // What lies below, or answers now, hides at least as much: or what it hides would come back.
+    let at_least = below.map_or(state.folded().0, |below| below.folds);
+    let folds = folds.min(tx.revision().0).max(at_least);
+    let version = Version {
+        number,
+        id,
+        below: below.map_or(0, |below| below.number),
+        location,
+        manifest,
+        shape: Some(shape),
+        folds,
+        ready: Vec::new(),
+        failed: Vec::new(),
+    };
+    state.table.newest = number;
+    if keep > 0 || state.table.keep == 0 {
+        state.table.keep = if keep == 0 { VERSIONS_KEPT } else { keep };
+    }
+    put_table(tx, state, &name);
+    put_version(tx, state, &name, version, true);
+    Ok(number)
+}
+
+fn describe(shape: &super::Shape) -> String {
+    let width = match shape.width_plus_1 {
+        0 => "any width".into(),
+        width => format!("{} bytes", width - 1),
+    };
+    format!("{} shards, values of {width}, {}", shape.shards, shape.codec)
+}
+
+fn mark_ready(tx: &mut Tx<'_>, state: &mut TableState, ready: &Ready) -> Result<u64, Refusal> {
+    let mut version = find(state, &ready.name, ready.version)?;
+    version.failed.retain(|failure| failure.member != ready.member);
+    if let Err(place) = version.ready.binary_search(&ready.member) {
+        version.ready.insert(place, ready.member);
+    }
+    put_version(tx, state, &ready.name, version, false);
+    Ok(ready.version)
+}
+
+fn mark_failed(tx: &mut Tx<'_>, state: &mut TableState, failed: Failed) -> Result<u64, Refusal> {
+    let Failed { name, version: number, member, mut reason } = failed;
+    let mut version = find(state, &name, number)?;
+    while reason.len() > REASON_MAX {
+        reason.pop();
+    }
+    version.ready.retain(|ready| *ready != member);
+    version.failed.retain(|failure| failure.member != member);
+    version.failed.push(Failure { member, reason });
+    version.failed.sort_unstable_by_key(|failure| failure.member);
+    put_version(tx, state, &name, version, false);
+    Ok(number)
+}
+
+fn activate_version(
+    tx: &mut Tx<'_>,
+    state: &mut TableState,
+    activate: &Activate,
+) -> Result<Result<u64, Refusal>, StoreError> {
+    let name = &activate.name;
+    let mut version = match find(state, name, activate.version) {
+        Ok(version) => version,
+        Err(refusal) => return Ok(Err(refusal)),
+    };
+    if let Some(missing) = missing(tx.view(), &version)? {
+        return Ok(Err(Refusal::NotReady { name: name.clone(), version: activate.version, missing }));
+    }
+    let before = state.table.active;
+    if before != activate.version {
+        state.table.previous.retain(|previous| *previous != activate.version);
+        if before != 0 {
+            state.table.previous.push(before);
+        }
+        state.table.active = activate.version;
+        if state.versions.get(&before).is_some_and(|before| before.shape != version.shape) {
+            // Values of another shape cannot lie over it.
+            version.folds = tx.next_revision().0;
+            put_version(tx, state, name, version, true);
+        }
+        settle(tx, state, name);
+    }
+    Ok(Ok(activate.version))
+}
+
+/// The voting members that do not have the files, with what they said; `None` if all have.
+fn missing(view: View<'_>, version: &Version) -> Result<Option<String>, StoreError> {
+    let waiting: Vec<String> = system::members(view)?
+        .into_iter()
+        .filter(|member| !member.learner && !version.ready.contains(&member.id))
+        .map(|member| {
+            let said = version.failed.iter().find(|failure| failure.member == member.id);
+            let said = said.map_or_else(|| "still fetching".into(), |failure| failure.reason.clone());
+            format!(
+                "{} ({said})",
+                if member.name.is_empty() { format!("{:x}", member.id) } else { member.name }
+            )
+        })
+        .collect();
+    Ok((!waiting.is_empty()).then(|| waiting.join(", ")))
+}
+
+fn roll_back(
+    tx: &mut Tx<'_>,
+    state: &mut TableState,
+    rollback: &Rollback,
+) -> Result<Result<u64, Refusal>, StoreError> {
+    let Some(previous) = state.table.previous.pop() else {
+        return Ok(Err(Refusal::NoPrevious(rollback.name.clone())));
+    };
+    state.table.active = previous;
+    put_table(tx, state, &rollback.name);
+    Ok(Ok(previous))
+}
+
+fn drop_version(tx: &mut Tx<'_>, state: &mut TableState, drop: &Drop) -> Result<u64, Refusal> {
+    find(state, &drop.name, drop.version)?;
+    let in_use = |user| Refusal::InUse { name: drop.name.clone(), version: drop.version, user };
+    if state.table.active == drop.version {
+        return Err(in_use(drop.version));
+    }
+    if let Some(above) = state.versions.values().find(|version| version.below == drop.version) {
+        return Err(in_use(above.number));
+    }
+    state.table.previous.retain(|previous| *previous != drop.version);
+    remove_version(tx, state, &drop.name, drop.version);
+    put_table(tx, state, &drop.name);
+    Ok(drop.version)
+}
+
+fn drop_table(tx: &mut Tx<'_>, state: &mut TableState, name: &str) {
+    for number in state.versions.keys().copied().collect::<Vec<_>>() {
+        remove_version(tx, state, name, number);
+    }
+    for (key, _) in state.changed_keys() {
+        tx.delete(&record::change(name, key));
+    }
+    tx.change(record::table(name).into(), None);
+}
+
+/// After another version has become active: forgets versions beyond those kept, and changes that no kept version shows.
+fn settle(tx: &mut Tx<'_>, state: &mut TableState, name: &str) {
+    let keep = state.table.keep as usize;
+    let excess = state.table.previous.len().saturating_sub(keep);
+    state.table.previous.drain(..excess);
+    // In use: the active one, those before it, those not active yet, and what lies below any of them.
+    let active = state.table.active;
+    let roots = state.table.previous.iter().copied().chain([active]);
+    let newer = state.versions.keys().copied().filter(|number| *number > active);
+    let mut used = BTreeSet::new();
+    for root in roots.chain(newer).collect::<Vec<_>>() {
+        let mut number = root;
+        while number != 0 && used.insert(number) {
+            number = state.versions.get(&number).map_or(0, |version| version.below);
+        }
+    }
+    for number in state.versions.keys().copied().filter(|number| !used.contains(number)).collect::<Vec<_>>() {
+        remove_version(tx, state, name, number);
+    }
+    let shown_from = state.versions.values().map(|version| version.folds).min().unwrap_or(0);
+    let forgotten: Vec<u64> = state
+        .changed_keys()
+        .into_iter()
+        .filter(|(_, revision)| revision.0 <= shown_from)
+        .map(|(key, _)| key)
+        .take(FORGOTTEN_MAX)
+        .collect();
+    for key in &forgotten {
+        tx.delete(&record::change(name, *key));
+    }
+    state.forget(&forgotten);
+    put_table(tx, state, name);
+}
+
+fn find(state: &TableState, name: &str, number: u64) -> Result<Version, Refusal> {
+    let kept = || state.versions.keys().copied().collect();
+    let version = state.versions.get(&number).map(|version| (**version).clone());
+    version.ok_or_else(|| Refusal::NoVersion { name: name.into(), version: number, kept: kept() })
+}
+
+fn put_table(tx: &mut Tx<'_>, state: &TableState, name: &str) {
+    let record = Table::encode_to_vec(&state.table).into();
+    tx.change(record::table(name).into(), Some(record));
+}
+
+/// Writes a version; who is ready is nobody's history.
+fn put_version(tx: &mut Tx<'_>, state: &mut TableState, name: &str, version: Version, visible: bool) {
+    let (key, record) = (record::version(name, version.number), version.encode_to_vec().into());
+    if visible {
+        tx.change(key.into(), Some(record));
+    } else {
+        tx.put(&key, record);
+    }
+    state.versions.insert(version.number, Arc::new(version));
+}
+
+fn remove_version(tx: &mut Tx<'_>, state: &mut TableState, name: &str, number: u64) {
+    tx.change(record::version(name, number).into(), None);
+    state.versions.remove(&number);
+}
+
+// Changes.
+
+fn write_changes(tx: &mut Tx<'_>, state: &mut TableState, write: &Write) -> Result<u64, Refusal> {
+    let active = state.table.active;
+    let version = find(state, &write.name, active)?;
+    let width = version.shape.map_or(0, |shape| shape.width_plus_1);
+    let wrong = write.upserts.iter().find(|upsert| width != 0 && upsert.value.len() != width as usize - 1);
+    if let Some(upsert) = wrong {
+        return Err(Refusal::Width {
+            name: write.name.clone(),
+            key: upsert.key,
+            expected: width - 1,
+            found: upsert.value.len(),
+        });
+    }
+    let revision = tx.next_revision();
+    // Deletes come first: a key that stands in both gets its value.
+    let deletes = write.deletes.iter().map(|key| (*key, None));
+    let upserts = write.upserts.iter().map(|upsert| (upsert.key, Some(&upsert.value[..])));
+    let mut last = std::collections::BTreeMap::new();
+    last.extend(deletes.chain(upserts));
+    for (key, value) in last {
+        tx.change(record::change(&write.name, key).into(), Some(record::encode_change(revision, value)));
+        state.set(key, revision, value);
+    }
+    Ok(active)
+}

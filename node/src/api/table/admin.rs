@@ -1,0 +1,142 @@
+//! Versions: publishing, switching, dropping, listing; and changes over them.
+
+use super::{operation, pb};
+use crate::api::commands::{check_space, off_the_hot_path};
+use crate::api::error;
+use crate::engine::Engine;
+use crate::table::folder_of;
+use quoin_core::table::{
+    Activate, Drop, Operation, Publish, Rollback, Shape, TableState, Upsert, Version, Write,
+};
+use quoin_table::manifest::{MANIFEST, Manifest, check_name};
+use std::path::Path;
+use tonic::Status;
+
+pub(super) async fn publish(
+    engine: &Engine,
+    request: pb::PublishRequest,
+) -> Result<pb::VersionResponse, Status> {
+    check_space(engine)?;
+    let pb::PublishRequest { table, location, folds_revision, new_shape, keep } = request;
+    let folder = folder_of(&location).ok_or_else(|| {
+        let place = format!("{location:?} is no absolute path and no file:// URL");
+        error::invalid(format!("{place}: give a folder that every replica can read"))
+    })?;
+    let manifest = off_the_hot_path(move || Manifest::read(&folder)).await?.map_err(error::invalid)?;
+    let name = if table.is_empty() { manifest.name.clone() } else { table };
+    check_name(&name).map_err(error::invalid)?;
+    let publish = Publish {
+        name,
+        id: manifest.id.clone(),
+        over: manifest.over.clone().unwrap_or_default(),
+        location,
+        shape: Some(shape_of(&manifest)),
+        manifest: manifest.to_json().into(),
+        folds: folds_revision,
+        new_shape,
+        keep,
+    };
+    done(engine, Operation::Publish(publish)).await
+}
+
+fn shape_of(manifest: &Manifest) -> Shape {
+    let codec = manifest.schema.codec;
+    let dimension = codec.dimension().map_or_else(String::new, |dimension| format!(" {dimension}"));
+    Shape {
+        shards: manifest.shards,
+        width_plus_1: manifest.schema.width().map_or(0, |width| width + 1),
+        codec: format!("{}{dimension}", codec.name()),
+    }
+}
+
+async fn done(engine: &Engine, what: Operation) -> Result<pb::VersionResponse, Status> {
+    let (version, revision) = operation(engine, what).await?;
+    Ok(pb::VersionResponse { version, revision })
+}
+
+pub(super) async fn activate(
+    engine: &Engine,
+    request: pb::ActivateRequest,
+) -> Result<pb::VersionResponse, Status> {
+    let pb::ActivateRequest { table: name, version } = request;
+    done(engine, Operation::Activate(Activate { name, version })).await
+}
+
+pub(super) async fn rollback(
+    engine: &Engine,
+    request: pb::RollbackRequest,
+) -> Result<pb::VersionResponse, Status> {
+    done(engine, Operation::Rollback(Rollback { name: request.table })).await
+}
+
+pub(super) async fn forget(engine: &Engine, request: pb::DropRequest) -> Result<pb::VersionResponse, Status> {
+    let pb::DropRequest { table: name, version } = request;
+    done(engine, Operation::Drop(Drop { name, version })).await
+}
+
+pub(super) async fn write(engine: &Engine, request: pb::WriteRequest) -> Result<pb::WriteResponse, Status> {
+    check_space(engine)?;
+    let pb::WriteRequest { table: name, keys, values, deletes } = request;
+    if keys.len() != values.len() {
+        return Err(error::invalid(format!(
+            "{} keys and {} values: one value per key",
+            keys.len(),
+            values.len()
+        )));
+    }
+    let (changes, max) = (keys.len() + deletes.len(), engine.lookup_keys_max());
+    if changes > max {
+        return Err(error::invalid(format!("{changes} keys in one request, at most {max} (table.keys_max)")));
+    }
+    let upserts = keys.into_iter().zip(values).map(|(key, value)| Upsert { key, value }).collect();
+    let (version, revision) = operation(engine, Operation::Write(Write { name, upserts, deletes })).await?;
+    Ok(pb::WriteResponse { version, revision })
+}
+
+pub(super) fn list(engine: &Engine, request: &pb::ListRequest) -> pb::ListResponse {
+    let view = engine.latest();
+    let look = view.tables().look();
+    let wanted = |name: &str| request.table.is_empty() || request.table == name;
+    let tables =
+        look.tables().filter(|(name, _)| wanted(name)).map(|(name, state)| info(engine, name, state));
+    pb::ListResponse { tables: tables.collect() }
+}
+
+fn info(engine: &Engine, name: &str, state: &TableState) -> pb::TableInfo {
+    pb::TableInfo {
+        name: name.into(),
+        active: state.table.active,
+        previous: state.table.previous.clone(),
+        changed_keys: state.changed() as u64,
+        keep: state.table.keep,
+        versions: state.versions.values().map(|version| version_info(engine, name, version)).collect(),
+    }
+}
+
+fn version_info(engine: &Engine, name: &str, version: &Version) -> pb::VersionInfo {
+    let failed = |failure: &quoin_core::table::Failure| pb::NotReady {
+        member: failure.member,
+        reason: failure.reason.clone(),
+    };
+    let mut info = pb::VersionInfo {
+        version: version.number,
+        id: version.id.clone(),
+        below: version.below,
+        location: version.location.clone(),
+        folds_revision: version.folds,
+        ready_members: version.ready.clone(),
+        failed_members: version.failed.iter().map(failed).collect(),
+        loaded_here: engine.library().get(name, version).is_some(),
+        ..Default::default()
+    };
+    // What publishing has accepted; a manifest of a later version of this program would show less.
+    if let Ok(manifest) = Manifest::parse(&version.manifest, Path::new(MANIFEST)) {
+        info.keys = manifest.count;
+        info.deleted = manifest.deleted;
+        info.bytes = manifest.bytes();
+        info.shards = manifest.shards;
+        info.values = manifest.schema.describe();
+        info.metadata = manifest.metadata.into_iter().collect();
+    }
+    info
+}
