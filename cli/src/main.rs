@@ -12,6 +12,7 @@ mod playground;
 mod route;
 mod serve;
 mod settings;
+mod snapshot;
 mod table;
 
 use anyhow::Result;
@@ -73,6 +74,9 @@ enum Command {
     /// Accounts and transfers: account, transfer, statement, export, verify
     #[command(subcommand)]
     Ledger(ledger::Ledger),
+    /// Snapshots: save, restore
+    #[command(subcommand)]
+    Snapshot(snapshot::Snapshot),
     /// Measure
     #[command(subcommand)]
     Bench(bench::Bench),
@@ -138,6 +142,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Playground(playground) => block_on(playground::run(playground))?,
         Command::Demo { once } => block_on(demo::run(once))?,
         Command::Table(table) => block_on(table::run(table))?,
+        Command::Snapshot(snapshot) => block_on(snapshot::run(snapshot))?,
         Command::Bench(bench) => block_on(bench::run(bench))?,
         Command::Config(ConfigCommand::Check { file }) => {
             Settings::of_file(file.clone()).resolve()?;

@@ -184,9 +184,17 @@ impl Machines {
 
     /// Lets what is due expire, one revision per lease or key, before the batch's commands see the state.
     fn expire(&mut self, store: &dyn Store, outcome: &mut Outcome) -> Result<(), StoreError> {
-        for _ in 0..kv::EXPIRIES_PER_BATCH_MAX {
+        let view = View::new(store, self.progress.sequence);
+        let due = self.kv.due(view, self.progress.stamp, kv::EXPIRIES_PER_BATCH_MAX)?;
+        let left = kv::EXPIRIES_PER_BATCH_MAX - due.len();
+        for due in due {
             let mut tx = Tx::begin(store, &self.progress);
-            if !self.kv.expire_next(&mut tx)? && !self.route.expire_next(&mut tx)? {
+            self.kv.expire(&mut tx, due)?;
+            outcome.events.extend(tx.finish(&mut self.progress));
+        }
+        for _ in 0..left {
+            let mut tx = Tx::begin(store, &self.progress);
+            if !self.route.expire_next(&mut tx)? {
                 break;
             }
             outcome.events.extend(tx.finish(&mut self.progress));
@@ -221,6 +229,27 @@ pub fn found(store: &dyn Store, configuration: Bytes, members: &[system::Member]
     progress.term = FOUNDING_TERM;
     progress.sequence = progress.sequence.next();
     store.put(PROGRESS_KEY, encode_progress(&progress), progress.sequence);
+}
+
+/// Makes the state of a store, which came from a snapshot, the founding state of another cluster: its members take the
+/// place of those that were there, all else stays. The same on every founder. Returns where it ends.
+///
+/// # Errors
+/// The store cannot be read.
+pub fn found_again(
+    store: &dyn Store,
+    configuration: Bytes,
+    members: &[system::Member],
+) -> Result<Progress, StoreError> {
+    let mut progress = read_progress(store)?;
+    let mut tx = Tx::begin(store, &progress);
+    tx.put(CONFIGURATION_KEY, configuration);
+    system::replace_members(&mut tx, members)?;
+    let event = tx.finish(&mut progress);
+    assert_eq!(event, None, "founding changes nothing that has a revision");
+    progress.sequence = progress.sequence.next();
+    store.put(PROGRESS_KEY, encode_progress(&progress), progress.sequence);
+    Ok(progress)
 }
 
 /// The configuration recorded in a store, opaque here; `None` in an empty store.

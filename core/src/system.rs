@@ -126,6 +126,16 @@ pub(crate) fn put_member(tx: &mut Tx<'_>, member: &Member) {
     tx.put(&member_key(member.id), member.encode_to_vec().into());
 }
 
+/// Forgets all members, whoever was removed, and their alarms.
+pub(crate) fn replace_members(tx: &mut Tx<'_>, members: &[Member]) -> Result<(), StoreError> {
+    for prefix in [b"\0m", b"\0r", b"\0a"] {
+        let old: Result<Vec<_>, _> = tx.view().scan_prefix(prefix, Order::Ascending).collect();
+        old?.iter().for_each(|(key, _)| tx.delete(key));
+    }
+    members.iter().for_each(|member| put_member(tx, member));
+    Ok(())
+}
+
 /// The id stays known: its node may come back after any time and any restarts of the others.
 fn remove_member(tx: &mut Tx<'_>, id: u64) -> Result<(), StoreError> {
     if tx.get(&member_key(id))?.is_some() {

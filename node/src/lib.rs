@@ -11,6 +11,7 @@ pub mod identity;
 pub mod metrics;
 mod node;
 pub mod raft;
+mod restore;
 pub mod store;
 pub mod table;
 pub mod watch;
@@ -18,6 +19,7 @@ pub mod watch;
 pub use config::Config;
 pub use engine::{Consistency, Engine};
 pub use node::{Node, StartError};
+pub use restore::restore;
 
 /// The store's settings out of the node's.
 pub(crate) fn store_options(config: &Config) -> store::StoreOptions {

@@ -15,6 +15,7 @@ use crate::raft::{GROUP, GroupId};
 use crate::store::{FolderError, LsmStore, StoreFolder};
 use crate::table::Keeper;
 use crate::watch::Hub;
+use bytes::Bytes;
 use quoin_core::{Progress, StoreError, machines, system};
 use raft::eraftpb::ConfState;
 use serde::{Deserialize, Serialize};
@@ -194,7 +195,7 @@ fn local_address(listener: &TcpListener) -> Result<SocketAddr, StartError> {
     listener.local_addr().map_err(|error| io_error("reading a socket's address", error))
 }
 
-fn io_error(what: impl Into<String>, source: io::Error) -> StartError {
+pub(crate) fn io_error(what: impl Into<String>, source: io::Error) -> StartError {
     StartError::Io { what: what.into(), source }
 }
 
@@ -327,7 +328,7 @@ fn member_id(config: &Config, name: &str) -> u64 {
     number_of([&format!("{:x}", cluster_id(config)), name])
 }
 
-fn founder(config: &Config) -> (Identity, BTreeMap<u64, String>) {
+pub(crate) fn founder(config: &Config) -> (Identity, BTreeMap<u64, String>) {
     let founders = config.founders();
     let peers = founders.iter().map(|(name, address)| (member_id(config, name), address.clone())).collect();
     let identity = Identity {
@@ -340,22 +341,29 @@ fn founder(config: &Config) -> (Identity, BTreeMap<u64, String>) {
     (identity, peers)
 }
 
-/// Writes the state with which all founders begin; the same on each of them.
-fn found(config: &Config, store: &LsmStore) -> Result<(), StartError> {
-    let members: Vec<_> = config
-        .founders()
-        .into_iter()
-        .map(|(name, address)| system::Member {
-            id: member_id(config, &name),
-            name,
-            peer_addresses: vec![address],
-            client_urls: Vec::new(),
-            learner: false,
-        })
-        .collect();
+/// The members with which a cluster begins; the same on each of them.
+pub(crate) fn founding_members(config: &Config) -> Vec<system::Member> {
+    let member = |(name, address): (String, String)| system::Member {
+        id: member_id(config, &name),
+        name,
+        peer_addresses: vec![address],
+        client_urls: Vec::new(),
+        learner: false,
+    };
+    config.founders().into_iter().map(member).collect()
+}
+
+/// All of them vote.
+pub(crate) fn founders_configuration(members: &[system::Member]) -> Bytes {
     let mut configuration = ConfState::default();
     configuration.set_voters(members.iter().map(|member| member.id).collect());
-    machines::found(store, encode_configuration(&configuration), &members);
+    encode_configuration(&configuration)
+}
+
+/// Writes the state with which all founders begin.
+fn found(config: &Config, store: &LsmStore) -> Result<(), StartError> {
+    let members = founding_members(config);
+    machines::found(store, founders_configuration(&members), &members);
     store.batch_applied(machines::FOUNDING_INDEX)?;
     store.flush()?;
     Ok(())

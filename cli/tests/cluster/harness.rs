@@ -48,22 +48,27 @@ fn free_port_base() -> u16 {
 }
 
 impl Cluster {
-    pub(crate) async fn start(settings: &[&str]) -> Result<Self> {
+    /// Three replicas to be.
+    pub(crate) fn new(settings: &[&str]) -> Result<Self> {
         let settings = settings.iter().map(|setting| (*setting).to_string()).collect();
-        let mut cluster = Self {
-            folder: tempfile::tempdir()?,
-            port_base: free_port_base(),
-            settings,
-            children: Vec::new(),
-        };
-        for replica in 0..3 {
-            cluster.children.push(None);
-            cluster.run(replica)?;
-        }
-        for replica in 0..3 {
-            cluster.wait_ready(replica).await?;
-        }
+        let (folder, port_base) = (tempfile::tempdir()?, free_port_base());
+        Ok(Self { folder, port_base, settings, children: Vec::new() })
+    }
+
+    pub(crate) async fn start(settings: &[&str]) -> Result<Self> {
+        let mut cluster = Self::new(settings)?;
+        cluster.run_all().await?;
         Ok(cluster)
+    }
+
+    pub(crate) async fn run_all(&mut self) -> Result<()> {
+        for replica in 0..3 {
+            self.run(replica)?;
+        }
+        for replica in 0..3 {
+            self.wait_ready(replica).await?;
+        }
+        Ok(())
     }
 
     pub(crate) fn port(&self, replica: usize, offset: u16) -> u16 {
@@ -79,10 +84,16 @@ impl Cluster {
     }
 
     pub(crate) fn command(&self, replica: usize) -> Command {
+        self.command_of(&["serve"], replica)
+    }
+
+    /// A command that takes a replica's settings.
+    pub(crate) fn command_of(&self, words: &[&str], replica: usize) -> Command {
         let founders: Vec<String> =
             (0..3).map(|other| format!("r{other}={}", self.address(other, 1))).collect();
         let mut command = Command::new(PROGRAM);
-        command.args(["serve", "--name", &format!("r{replica}"), "--data-dir"]).arg(self.data_dir(replica));
+        command.args(words).args(["--name", &format!("r{replica}"), "--data-dir"]);
+        command.arg(self.data_dir(replica));
         command.args([
             "--listen-client",
             &self.address(replica, 0),

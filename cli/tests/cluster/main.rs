@@ -5,4 +5,5 @@ mod harness;
 mod kv;
 mod ledger;
 mod route;
+mod snapshot;
 mod table;

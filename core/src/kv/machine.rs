@@ -45,11 +45,20 @@ macro_rules! done {
 /// The kv face's machine: the store holds its state; this holds what is derived from it.
 #[derive(Debug)]
 pub struct Machine {
-    /// No entry of the expiry index is before this: scans begin here, past the remains of popped ones.
-    expiries_from: u64,
+    /// No entry of the expiry index is before this store key: scans begin here, past the remains of popped ones, of which
+    /// very many may have one deadline.
+    expiries_from: Vec<u8>,
     /// The first entry's deadline, or earlier; `None` where there are no entries.
     next_deadline: Option<u64>,
     recent: Recent,
+}
+
+/// An entry of the expiry index whose time has come.
+#[derive(Debug)]
+pub struct Due {
+    store_key: Bytes,
+    deadline: u64,
+    what: Expiring,
 }
 
 impl Machine {
@@ -59,11 +68,11 @@ impl Machine {
     /// The store cannot be read.
     pub fn open(view: View<'_>) -> Result<Self, StoreError> {
         let first = view.scan(&record::expiry_from(0), &record::EXPIRIES_END, Order::Ascending).next();
-        let next_deadline = match first.transpose()? {
-            Some((key, _)) => Some(record::read_expiry(&key)?.0),
-            None => None,
+        let (expiries_from, next_deadline) = match first.transpose()? {
+            Some((key, _)) => (key.to_vec(), Some(record::read_expiry(&key)?.0)),
+            None => (record::expiry_from(0), None),
         };
-        Ok(Self { expiries_from: next_deadline.unwrap_or(0), next_deadline, recent: Recent::default() })
+        Ok(Self { expiries_from, next_deadline, recent: Recent::default() })
     }
 
     /// When the next lease or key may expire; never later than it does.
@@ -241,37 +250,51 @@ impl Machine {
     // Expiry.
 
     fn expect_expiry(&mut self, tx: &mut Tx<'_>, deadline: Stamp, what: &Expiring) {
-        tx.put(&record::expiry_key(deadline.0, what), Bytes::new());
+        let store_key = record::expiry_key(deadline.0, what);
+        tx.put(&store_key, Bytes::new());
         self.next_deadline = Some(self.next_deadline.map_or(deadline.0, |next| next.min(deadline.0)));
-        self.expiries_from = self.expiries_from.min(deadline.0);
+        if store_key < self.expiries_from {
+            self.expiries_from = store_key;
+        }
     }
 
-    /// Looks at the first lease or key whose deadline the batch's stamp has reached, and lets it expire if the
-    /// deadline still stands; false if there is none.
+    /// The first leases and keys whose deadline `stamp` has reached, `max` at most; to be handed to [`Self::expire`] in
+    /// this order, before anything else is done.
     ///
     /// # Errors
     /// The store failed.
-    pub fn expire_next(&mut self, tx: &mut Tx<'_>) -> Result<bool, StoreError> {
-        if self.next_deadline.is_none_or(|next| next > tx.stamp().0) {
-            return Ok(false);
+    pub fn due(&mut self, view: View<'_>, stamp: Stamp, max: usize) -> Result<Vec<Due>, StoreError> {
+        let mut due = Vec::new();
+        if self.next_deadline.is_none_or(|next| next > stamp.0) {
+            return Ok(due);
         }
-        let first = tx.scan(&record::expiry_from(self.expiries_from), &record::EXPIRIES_END).next();
-        let Some((store_key, _)) = first.transpose()? else {
-            self.next_deadline = None;
-            return Ok(false);
-        };
-        let (deadline, what) = record::read_expiry(&store_key)?;
-        self.next_deadline = Some(deadline);
-        self.expiries_from = deadline;
-        if deadline > tx.stamp().0 {
-            return Ok(false);
+        self.next_deadline = None;
+        // One scan for all of them, and from where the last one ended: an entry's remains are passed over once.
+        for pair in view.scan(&self.expiries_from, &record::EXPIRIES_END, Order::Ascending) {
+            let store_key = pair?.0;
+            let (deadline, what) = record::read_expiry(&store_key)?;
+            if deadline > stamp.0 || due.len() == max {
+                self.next_deadline = Some(deadline);
+                break;
+            }
+            due.push(Due { store_key, deadline, what });
         }
-        tx.delete(&store_key);
-        match what {
-            Expiring::Lease(id) => self.expire_lease(tx, id)?,
-            Expiring::Key(key) => self.expire_key(tx, &key, deadline)?,
+        if let Some(last) = due.last() {
+            self.expiries_from = [&last.store_key[..], b"\0"].concat();
         }
-        Ok(true)
+        Ok(due)
+    }
+
+    /// Lets what is due expire, if its deadline still stands.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub fn expire(&mut self, tx: &mut Tx<'_>, due: Due) -> Result<(), StoreError> {
+        tx.delete(&due.store_key);
+        match due.what {
+            Expiring::Lease(id) => self.expire_lease(tx, id),
+            Expiring::Key(key) => self.expire_key(tx, &key, due.deadline),
+        }
     }
 
     fn expire_lease(&mut self, tx: &mut Tx<'_>, id: i64) -> Result<(), StoreError> {
@@ -496,8 +519,8 @@ fn passes(ordering: std::cmp::Ordering, result: CompareResult) -> bool {
 mod tests {
     use super::super::command::TxnOperation;
     use super::*;
-    use crate::store::MemoryStore;
-    use crate::{Batch, Machines, Reply as Any, Term};
+    use crate::store::{MemoryStore, Scan, Versions};
+    use crate::{Batch, Machines, Reply as Any, Sequence, Store, Term};
 
     fn ask(store: &MemoryStore, machines: &mut Machines, operation: Operation) -> Reply {
         let index = machines.progress().index.next();
@@ -543,5 +566,64 @@ mod tests {
         assert!(ask(&store, &mut machines, fits).result.is_ok());
         let deleted = ask(&store, &mut machines, Operation::Delete(delete("k")));
         assert!(matches!(deleted.result, Ok(Response::Delete { deleted: 20, .. })));
+    }
+
+    /// Notes from where the expiry index is scanned.
+    #[derive(Default)]
+    struct Noting {
+        store: MemoryStore,
+        scanned_from: parking_lot::Mutex<Vec<Vec<u8>>>,
+    }
+
+    impl Store for Noting {
+        fn get(&self, key: &[u8], at: Sequence) -> Result<Option<Bytes>, StoreError> {
+            self.store.get(key, at)
+        }
+        fn scan<'a>(&'a self, from: &[u8], to: &[u8], at: Sequence, order: Order) -> Scan<'a> {
+            if to == record::EXPIRIES_END {
+                self.scanned_from.lock().push(from.to_vec());
+            }
+            self.store.scan(from, to, at, order)
+        }
+        fn versions<'a>(&'a self, at: Sequence) -> Versions<'a> {
+            self.store.versions(at)
+        }
+        fn put(&self, key: &[u8], value: Bytes, at: Sequence) {
+            self.store.put(key, value, at);
+        }
+        fn delete(&self, key: &[u8], at: Sequence) {
+            self.store.delete(key, at);
+        }
+        fn forget(&self, before: Sequence, dead_from: &[u8], dead_to: &[u8]) {
+            self.store.forget(before, dead_from, dead_to);
+        }
+    }
+
+    /// After a change of leader very many leases have one deadline. Each entry was looked for from the first of that
+    /// deadline on, over the remains of all that had been taken: writes waited for most of a minute.
+    #[test]
+    fn the_remains_of_expired_leases_are_not_passed_over_again() {
+        let store = Noting::default();
+        let mut machines = Machines::open(&store).unwrap();
+        let mut apply = |stamp, commands: &[crate::Command]| {
+            let index = machines.progress().index.next();
+            machines.apply(&store, index, Term(1), Batch::encode(Stamp(stamp), commands)).unwrap();
+        };
+        let grant = |id| Operation::LeaseGrant(LeaseGrant { id, ttl_s: 1 }).into_command();
+        let leases = 2 * EXPIRIES_PER_BATCH_MAX as i64 + 500;
+        apply(1, &(1..=leases).map(grant).collect::<Vec<_>>());
+        store.scanned_from.lock().clear();
+        for _ in 0..4 {
+            apply(1001, &[]);
+        }
+        let view = View::new(&store.store, Sequence(u64::MAX - 1));
+        assert_eq!(view.scan(&record::LEASES, &record::LEASES_END, Order::Ascending).count(), 0);
+        // One scan for each batch that found something, each from behind what the one before has taken.
+        let scanned = store.scanned_from.lock();
+        assert_eq!(scanned.len(), 3);
+        for (place, from) in scanned.iter().enumerate().skip(1) {
+            let last = Expiring::Lease((place * EXPIRIES_PER_BATCH_MAX) as i64);
+            assert!(*from > record::expiry_key(1001, &last), "scan {place} begins before what is left");
+        }
     }
 }

@@ -186,6 +186,11 @@ impl Importer {
         Ok(())
     }
 
+    /// The last chunk was taken.
+    pub fn is_whole(&self) -> bool {
+        self.decoder.finish().is_ok()
+    }
+
     /// Checks that the snapshot is here whole.
     ///
     /// # Errors
