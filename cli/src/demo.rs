@@ -60,7 +60,7 @@ pub(crate) fn free_port_base() -> Result<u16> {
         let free = |replica: u16, offset| {
             std::net::TcpListener::bind(("127.0.0.1", base + replica * 10 + offset)).is_ok()
         };
-        if (0..3).all(|replica| (0..3).all(|offset| free(replica, offset))) {
+        if (0..3).all(|replica| (0..4).all(|offset| free(replica, offset))) {
             return Ok(base);
         }
     }

@@ -76,6 +76,7 @@ impl Playground {
         give("listen-client", self.address(replica, 0).to_string());
         give("listen-peer", self.address(replica, 1).to_string());
         give("listen-http", self.address(replica, 2).to_string());
+        give("listen-resp", self.address(replica, 3).to_string());
         give("cluster", founders.join(","));
         arguments.extend(self.settings.iter().cloned());
         arguments
@@ -99,7 +100,7 @@ impl Playground {
             endpoints: Endpoints {
                 grpc: addresses(0),
                 http: addresses(2),
-                resp: Vec::new(),
+                resp: addresses(3),
                 pids: Vec::new(),
             },
         };

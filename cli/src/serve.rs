@@ -14,12 +14,14 @@ pub(crate) async fn serve(config: Config) -> Result<()> {
 /// Runs a node on its own, for trying things out.
 pub(crate) async fn dev(config: Config) -> Result<()> {
     let (client, http, folder) = (config.listen_client, config.listen_http, config.data_dir.clone());
+    let resp = config.listen_resp;
     let node = Node::start(config).await?;
     let mut out = std::io::stdout();
     writeln!(
         out,
         "One node, data in {folder}. Stop it with Ctrl-C.\n\n  \
-         etcd API and quoin.kv.v1   {client}\n  metrics, livez, readyz     http://{http}\n\n\
+         etcd API and quoin.*.v1    {client}\n  Redis's protocol           {resp}\n  \
+         metrics, ledger API, docs  http://{http}\n\n\
          Try, in another terminal:\n  \
          quoin kv put greeting hello --endpoints {client}\n  \
          quoin kv get greeting --endpoints {client}\n  \

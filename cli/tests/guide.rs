@@ -43,6 +43,7 @@ fn start(folder: &std::path::Path, base: u16) -> Result<Dev> {
     let mut command = Command::new(PROGRAM);
     command.args(["dev", "--data-dir"]).arg(folder).args(["--listen-client", &address(0)]);
     command.args(["--listen-peer", &address(1), "--listen-http", &address(2)]);
+    command.args(["--listen-resp", &address(3)]);
     let dev = Dev(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?);
     let begun = Instant::now();
     while !is_ready(&address(2)) {
@@ -72,7 +73,7 @@ fn run_page(page: &str, examples_min: usize) -> Result<()> {
     let examples = examples(&std::fs::read_to_string(std::path::Path::new(DOCS).join(page))?);
     ensure!(examples.len() >= examples_min, "the page has only {} examples", examples.len());
     let folder = tempfile::tempdir()?;
-    let free = |base: &u16| (0..3).all(|offset| TcpListener::bind(("127.0.0.1", base + offset)).is_ok());
+    let free = |base: &u16| (0..4).all(|offset| TcpListener::bind(("127.0.0.1", base + offset)).is_ok());
     let base = (31_000..32_700).step_by(10).find(free).context("free ports")?;
     let _dev = start(folder.path(), base)?;
     let path = std::path::Path::new(PROGRAM).parent().context("the program's folder")?;

@@ -16,11 +16,11 @@ def free(port):
     with socket.socket() as s:
         try: s.bind(("127.0.0.1", port)); return True
         except OSError: return False
-print(next(base for base in range(25000, 32000, 10) if all(free(base + offset) for offset in range(3))))
+print(next(base for base in range(25000, 32000, 10) if all(free(base + offset) for offset in range(4))))
 PY
 )
 "$quoin" dev --data-dir "$folder/data" --listen-client "127.0.0.1:$port" --listen-peer "127.0.0.1:$((port + 1))" \
-    --listen-http "127.0.0.1:$((port + 2))" >"$folder/log" 2>&1 &
+    --listen-http "127.0.0.1:$((port + 2))" --listen-resp "127.0.0.1:$((port + 3))" >"$folder/log" 2>&1 &
 node=$!
 url=http://127.0.0.1:$((port + 2))
 for _ in $(seq 300); do curl -fs "$url/readyz" >/dev/null && break; sleep 0.1; done

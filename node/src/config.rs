@@ -20,6 +20,8 @@ pub struct Config {
     pub listen_peer: SocketAddr,
     /// Where `/metrics`, `/livez` and `/readyz` are served.
     pub listen_http: SocketAddr,
+    /// Where clients of Redis are served.
+    pub listen_resp: SocketAddr,
     /// How clients reach this node, as URLs; empty: `http://` and `listen_client`.
     pub advertise_client: Vec<String>,
     /// How other replicas reach this node, `host:port`; empty: `listen_peer`.
@@ -145,6 +147,7 @@ impl Default for Config {
             listen_client: local(2379),
             listen_peer: local(2380),
             listen_http: local(2381),
+            listen_resp: local(6379),
             advertise_client: Vec::new(),
             advertise_peer: String::new(),
             cluster: BTreeMap::new(),
@@ -300,6 +303,7 @@ pub const SETTINGS: &[(&str, &str)] = &[
     ("listen_client", "Where gRPC clients are served, ADDRESS:PORT"),
     ("listen_peer", "Where other replicas are served, ADDRESS:PORT"),
     ("listen_http", "Where /metrics, /livez and /readyz are served, ADDRESS:PORT"),
+    ("listen_resp", "Where clients of Redis are served, ADDRESS:PORT"),
     ("advertise_client", "How clients reach this node, URLs; else http:// and listen_client"),
     ("advertise_peer", "How other replicas reach this node, HOST:PORT; else listen_peer"),
     ("cluster", "The founding replicas, the same on each of them: NAME=HOST:PORT,..."),

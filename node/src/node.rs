@@ -92,6 +92,7 @@ impl Node {
         let peer_listener = listen(config.listen_peer, "peer")?;
         let client_listener = listen(config.listen_client, "client")?;
         let http_listener = listen(config.listen_http, "http")?;
+        let resp_listener = listen(config.listen_resp, "resp")?;
         let peer_address = local_address(&peer_listener)?;
         let prepared = tokio::task::spawn_blocking(move || Prepared::open(config))
             .await
@@ -112,7 +113,7 @@ impl Node {
         let keeper = Keeper::start(Arc::clone(&shared), tokio::runtime::Handle::current())
             .map_err(|error| io_error("starting threads", error))?;
         let engine = Engine::new(Arc::clone(&shared));
-        let servers = api::serve(engine, client_listener, http_listener)
+        let servers = api::serve(engine, client_listener, http_listener, resp_listener)
             .map_err(|error| io_error("serving clients", error))?;
         tracing::info!(
             name = shared.config.name,

@@ -100,7 +100,8 @@ impl Cluster {
             "--listen-peer",
             &self.address(replica, 1),
         ]);
-        command.args(["--listen-http", &self.address(replica, 2)]).args(&self.settings);
+        command.args(["--listen-http", &self.address(replica, 2)]);
+        command.args(["--listen-resp", &self.address(replica, 3)]).args(&self.settings);
         if replica < 3 {
             command.args(["--cluster", &founders.join(",")])
         } else {

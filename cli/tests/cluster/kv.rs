@@ -510,7 +510,9 @@ async fn last_words(mut command: Command) -> Result<String> {
 fn elsewhere(cluster: &Cluster, name: &str, data_dir: PathBuf, settings: &[&str]) -> Command {
     let mut command = Command::new(PROGRAM);
     command.args(["serve", "--name", name, "--data-dir"]).arg(data_dir);
-    for (place, flag) in ["--listen-client", "--listen-peer", "--listen-http"].into_iter().enumerate() {
+    for (place, flag) in
+        ["--listen-client", "--listen-peer", "--listen-http", "--listen-resp"].into_iter().enumerate()
+    {
         command.args([flag, &cluster.address(4, place as u16)]);
     }
     command.args(settings);

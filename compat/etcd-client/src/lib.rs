@@ -183,6 +183,7 @@ impl Playground {
         give("listen-client", port(0));
         give("listen-peer", port(1));
         give("listen-http", port(2));
+        give("listen-resp", port(3));
         give("join", format!("127.0.0.1:{}", self.port_base + 1));
         arguments.extend(self.settings.iter().cloned());
         self.endpoints.grpc.push(port(0));

@@ -164,6 +164,29 @@ pub(crate) fn watch_end(end: WatchEnd) -> Status {
     }
 }
 
+/// A status as clients of Redis are told it: a code in front, by which they tell what may be tried again.
+///
+/// UNKNOWN means that a write may have been done; every other code means that it was not.
+pub(crate) fn resp(status: &Status) -> String {
+    let text = status.message();
+    let text = text.strip_prefix("etcdserver: ").or_else(|| text.strip_prefix("quoin: ")).unwrap_or(text);
+    let known = |known: Known| status.code() == known.0 && status.message() == known.1;
+    if known(TOO_MANY_REQUESTS) {
+        return format!("BUSY {text}; nothing was done, try again");
+    }
+    if known(NO_SPACE) {
+        return "NOSPACE the disk or the quota is full: writes are refused until there is room and the alarm is disarmed".into();
+    }
+    if known(NO_LEADER) || known(LEADER_CHANGED) {
+        return format!("CLUSTERDOWN {text}; nothing was done, try again");
+    }
+    match status.code() {
+        Code::Unavailable => format!("UNKNOWN {text}; a write may or may not have been done"),
+        Code::ResourceExhausted => format!("BUSY {text}"),
+        _ => format!("ERR {text}"),
+    }
+}
+
 /// The status of a failure of this node itself, which is also logged.
 pub(crate) fn fault(error: &dyn Display) -> Status {
     tracing::error!(%error, "a request failed by a fault of this node");

@@ -18,6 +18,7 @@ mod inbound;
 mod kv;
 mod ledger;
 mod preface;
+mod resp;
 mod route;
 mod table;
 
@@ -80,14 +81,20 @@ pub struct Servers {
     stop: watch::Sender<bool>,
     grpc: JoinHandle<Result<(), tonic::transport::Error>>,
     http: JoinHandle<io::Result<()>>,
+    redis: JoinHandle<()>,
     health: JoinHandle<()>,
 }
 
-/// Serves gRPC clients on one listener, and operators' pages on the other. Call within a runtime.
+/// Serves gRPC clients on one listener, operators' pages on the second, and clients of Redis on the third. Call within a runtime.
 ///
 /// # Errors
 /// A listener cannot be used, or the reflection service not be made.
-pub fn serve(engine: Engine, clients: TcpListener, operators: TcpListener) -> io::Result<Servers> {
+pub fn serve(
+    engine: Engine,
+    clients: TcpListener,
+    operators: TcpListener,
+    redis: TcpListener,
+) -> io::Result<Servers> {
     let (stop, stopping) = watch::channel(false);
     let life = Life(stopping);
     let (reporter, health_service) = tonic_health::server::health_reporter();
@@ -110,10 +117,12 @@ pub fn serve(engine: Engine, clients: TcpListener, operators: TcpListener) -> io
         .serve_with_incoming_shutdown(connections, async move { life.ended().await });
     let operators = CheckedListener::new(into_tokio(operators)?, engine.metrics().http_garbage.clone());
     let pages = axum::serve(operators, http);
+    let redis = resp::serve(engine.clone(), into_tokio(redis)?, Life(stop.subscribe()));
     Ok(Servers {
         stop,
         grpc: tokio::spawn(server),
         http: tokio::spawn(pages.into_future()),
+        redis: tokio::spawn(redis),
         health: tokio::spawn(report_health(engine, reporter)),
     })
 }
@@ -128,6 +137,7 @@ impl Servers {
     pub async fn stop(self) {
         self.health.abort();
         self.http.abort();
+        self.redis.abort();
         self.stop.send_replace(true);
         match tokio::time::timeout(STOP_PATIENCE, self.grpc).await {
             Ok(Ok(Ok(()))) => {}
