@@ -10,7 +10,7 @@ use prost::Message;
 #[derive(Clone, PartialEq, Message)]
 pub struct Command {
     /// Which operation.
-    #[prost(oneof = "Operation", tags = "1, 2, 3, 4, 5, 6")]
+    #[prost(oneof = "Operation", tags = "1, 2, 3, 4, 5, 6, 7")]
     pub operation: Option<Operation>,
 }
 
@@ -35,6 +35,9 @@ pub enum Operation {
     /// Restart a lease's time.
     #[prost(int64, tag = "6")]
     LeaseKeepAlive(i64),
+    /// Add to a number.
+    #[prost(message, tag = "7")]
+    Increment(Increment),
 }
 
 impl Operation {
@@ -43,6 +46,18 @@ impl Operation {
         let bytes = Command { operation: Some(self) }.encode_to_vec().into();
         crate::Command { face: crate::Face::Kv, bytes }
     }
+}
+
+/// Adds to the number that stands in a key's value as decimal text; an absent key counts as 0. Lease, time to live and
+/// metadata stay as they are.
+#[derive(Clone, PartialEq, Message)]
+pub struct Increment {
+    /// Not empty.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub key: Bytes,
+    /// What is added.
+    #[prost(sint64, tag = "2")]
+    pub by: i64,
 }
 
 /// Writes one key.
@@ -75,6 +90,20 @@ pub struct Put {
     /// Keep the present metadata.
     #[prost(bool, tag = "12")]
     pub keep_metadata: bool,
+}
+
+impl Put {
+    /// Writes a number as text, and keeps what stands beside it, if the key exists.
+    pub(super) fn of_number(key: Bytes, number: i64, exists: bool) -> Self {
+        Self {
+            key,
+            value: number.to_string().into(),
+            ignore_lease: exists,
+            ttl: Some(Ttl::Keep(true)),
+            keep_metadata: true,
+            ..Self::default()
+        }
+    }
 }
 
 /// A key's own time to live, judged by batch stamps. Without one, a put clears it.

@@ -7,8 +7,8 @@
 //! alive changes its own record alone; when its entry comes due, the entry is moved to the lease's deadline.
 
 use super::command::{
-    Command, Compare, CompareResult, CompareTarget, Delete, LeaseGrant, Operation, Put, Range, Ttl, Txn,
-    txn_operation::Step,
+    Command, Compare, CompareResult, CompareTarget, Delete, Increment, LeaseGrant, Operation, Put, Range,
+    Ttl, Txn, txn_operation::Step,
 };
 use super::query::{self, Bounds, Refusal, Reply, Response};
 use super::recent::{Previous, Recent};
@@ -107,6 +107,7 @@ impl Machine {
             Operation::LeaseGrant(grant) => self.grant(tx, grant),
             Operation::LeaseRevoke(id) => self.revoke(tx, id),
             Operation::LeaseKeepAlive(id) => keep_alive(tx, id),
+            Operation::Increment(increment) => self.increment(tx, increment),
         }
     }
 
@@ -127,6 +128,20 @@ impl Machine {
         tx.change(store_key, Some(next.encode()));
         let shown = record.filter(|_| put.prev_kv);
         Ok(Response::Put(shown.map(|record| record.into_key_value(put.key))))
+    }
+
+    fn increment(&mut self, tx: &mut Tx<'_>, Increment { key, by }: Increment) -> Done<Response> {
+        if key.is_empty() {
+            return Ok(Err(Refusal::EmptyKey));
+        }
+        let record = tx.get(&record::key(&key))?.map(Record::decode).transpose()?;
+        let text = record.as_ref().map_or(&b"0"[..], |record| &record.value);
+        let Some(before) = std::str::from_utf8(text).ok().and_then(|text| text.parse::<i64>().ok()) else {
+            return Ok(Err(Refusal::NoInteger));
+        };
+        let Some(after) = before.checked_add(by) else { return Ok(Err(Refusal::Overflow)) };
+        self.put(tx, Put::of_number(key, after, record.is_some()))?;
+        Ok(Ok(Response::Number(after)))
     }
 
     /// What a write replaces; the whole record only where it is wanted or had to be read.

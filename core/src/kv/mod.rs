@@ -15,8 +15,8 @@ pub mod script;
 mod txn;
 
 pub use command::{
-    Command, Compare, CompareResult, CompareTarget, Delete, LeaseGrant, MetadataAt, Operation, Put, Range,
-    SortOrder, SortTarget, Ttl, Txn, TxnOperation, txn_operation,
+    Command, Compare, CompareResult, CompareTarget, Delete, Increment, LeaseGrant, MetadataAt, Operation,
+    Put, Range, SortOrder, SortTarget, Ttl, Txn, TxnOperation, txn_operation,
 };
 pub use machine::{EXPIRIES_PER_BATCH_MAX, LEASE_TTL_S_MAX, Machine, REPLY_BYTES_MAX};
 pub use query::{

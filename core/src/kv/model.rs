@@ -5,9 +5,9 @@
 //! implementation of [`Store`] runs it in its own tests (feature `testing`).
 
 use super::{
-    Compare, CompareResult, CompareTarget, Delete, Floor, KeyValue, LeaseGrant, Operation, Put, Range,
-    RangeReply, Refusal, Reply, Response, SortOrder, SortTarget, Ttl, Txn, TxnOperation, change_to_key_value,
-    floor, lease, leases, range, txn_operation::Step,
+    Compare, CompareResult, CompareTarget, Delete, Floor, Increment, KeyValue, LeaseGrant, Operation, Put,
+    Range, RangeReply, Refusal, Reply, Response, SortOrder, SortTarget, Ttl, Txn, TxnOperation,
+    change_to_key_value, floor, lease, leases, range, txn_operation::Step,
 };
 use crate::history::{self, Event, Unavailable};
 use crate::store::contract::Random;
@@ -142,6 +142,7 @@ fn ask(random: &mut Random, model: &Model) -> Asked {
         3 => Operation::Delete(delete(random)),
         4..=7 => Operation::Txn(txn(random, model, 0)),
         8 if random.once_in(8) => return Asked::Compact(revision(random, model).max(0) as u64),
+        9 => Operation::Increment(Increment { key: key(random), by: random.below(100) as i64 - 50 }),
         _ => Operation::Put(put(random)),
     })
 }
@@ -351,6 +352,17 @@ impl Model {
                 let granted = self.leases.get_mut(&id).ok_or(Refusal::LeaseNotFound)?;
                 granted.deadline = stamp + granted.ttl_s as u64 * 1000;
                 Response::Lease { id, ttl_s: granted.ttl_s }
+            }
+            Operation::Increment(Increment { key, by }) => {
+                if key.is_empty() {
+                    return Err(Refusal::EmptyKey);
+                }
+                let found = state.get(&key).map(|kept| kept.kv.value.to_vec());
+                let text = found.as_deref().unwrap_or(b"0");
+                let before = std::str::from_utf8(text).ok().and_then(|text| text.parse::<i64>().ok());
+                let after = before.ok_or(Refusal::NoInteger)? + by;
+                self.put(&mut state, &mut written, &Put::of_number(key, after, found.is_some()))?;
+                Response::Number(after)
             }
         };
         if written {

@@ -72,6 +72,8 @@ pub enum Response {
     },
     /// To a revocation.
     Revoked,
+    /// To an increment: what stands there now.
+    Number(i64),
 }
 
 /// What a kv command is answered: done, or refused for a reason on which all replicas agree.
@@ -111,6 +113,12 @@ pub enum Refusal {
     /// The revision is compacted or in the future.
     #[error(transparent)]
     Unavailable(#[from] Unavailable),
+    /// The value to be incremented is no whole number of 64 bits.
+    #[error("value is not an integer or out of range")]
+    NoInteger,
+    /// The sum does not fit into 64 bits.
+    #[error("increment or decrement would overflow")]
+    Overflow,
     /// The bytes are no command of this version.
     #[error("malformed command")]
     Malformed,

@@ -4,6 +4,7 @@
 //! put KEY VALUE [lease=ID] [ttl=MS] [at=MS] [keep-ttl] [restart-ttl] [prev] [ignore-value] [ignore-lease] [meta=1,2] [keep-meta]
 //! del KEY [END] [prev]          get KEY [END] [rev=N] [limit=N] [sort=TARGET] [desc] [keys] [count] [min-mod=N] ...
 //! txn COMPARE,... ? STEP; ... : STEP; ...        with COMPARE = TARGET(KEY)OP VALUE and OP one of = ! < >
+//! incr KEY BY
 //! grant ID SECONDS   revoke ID   keep-alive ID   lease ID   leases
 //! time MS (moves the next batches' stamp)   term (a new leader)   compact REVISION   events FROM   floor KEY version=N|rev=N
 //! ```
@@ -12,9 +13,9 @@
 #![allow(clippy::unwrap_used, reason = "tests, though other crates run them too")]
 
 use super::{
-    Compare, CompareResult, CompareTarget, Delete, Floor, KeyValue, LeaseGrant, MetadataAt, Operation, Put,
-    Range, Refusal, Reply, Response, SortOrder, SortTarget, Ttl, Txn, TxnOperation, change_to_key_value,
-    floor, lease, leases, range, txn_operation::Step,
+    Compare, CompareResult, CompareTarget, Delete, Floor, Increment, KeyValue, LeaseGrant, MetadataAt,
+    Operation, Put, Range, Refusal, Reply, Response, SortOrder, SortTarget, Ttl, Txn, TxnOperation,
+    change_to_key_value, floor, lease, leases, range, txn_operation::Step,
 };
 use crate::{Batch, Event, Index, Machines, Revision, Stamp, Store, Term, View, golden, history, system};
 use bytes::Bytes;
@@ -57,6 +58,7 @@ impl World<'_> {
                 self.kv(Operation::LeaseGrant(LeaseGrant { id: number(words[0]), ttl_s: number(words[1]) }))
             }
             "revoke" => self.kv(Operation::LeaseRevoke(number(words[0]))),
+            "incr" => self.kv(Operation::Increment(Increment { key: key(words[0]), by: number(words[1]) })),
             "keep-alive" => self.kv(Operation::LeaseKeepAlive(number(words[0]))),
             "get" => {
                 let reply = range(self.view(), &self.machines.progress(), &get(&words)).unwrap();
@@ -133,6 +135,7 @@ impl World<'_> {
                 }
             }
             Response::Lease { id, ttl_s } => self.say(format!("{indent}lease {id} for {ttl_s} s")),
+            Response::Number(number) => self.say(format!("{indent}{number}")),
             Response::Revoked => self.say(format!("{indent}revoked")),
         }
     }

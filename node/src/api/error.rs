@@ -133,6 +133,7 @@ pub(crate) fn refused(refusal: Refusal) -> Status {
         Refusal::LeaseExists => LEASE_EXISTS.into(),
         Refusal::LeaseTtlTooLarge => LEASE_TTL_TOO_LARGE.into(),
         Refusal::Unavailable(unavailable) => revision_unavailable(unavailable),
+        Refusal::NoInteger | Refusal::Overflow => Status::failed_precondition(format!("quoin: {refusal}")),
         Refusal::ResponseTooLarge => response_too_large(kv::REPLY_BYTES_MAX),
         other => Status::internal(format!("quoin: {other}")),
     }

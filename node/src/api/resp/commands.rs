@@ -4,6 +4,7 @@
 use super::frame::Reply;
 use super::keys::{Entry, Expiry, Failed, Keys};
 use bytes::Bytes;
+use quoin_core::kv::Increment;
 
 /// Bytes of a value at most that APPEND and SETRANGE may make; as large as a request may be is checked when it is written.
 const VALUE_BYTES_MAX: usize = 512 << 20;
@@ -51,6 +52,19 @@ impl Command {
     pub(super) fn takes(&self, arguments: usize) -> bool {
         let given = arguments as i64;
         if self.arity < 0 { given >= i64::from(-self.arity) } else { given == i64::from(self.arity) }
+    }
+
+    /// What a counter's command adds, where it stands alone: many clients may add to one key at once, so the log does it. Within
+    /// a transaction, and with an argument that is no number, it runs as any other.
+    pub(super) fn increment(&self, arguments: &[Bytes]) -> Option<Increment> {
+        let by = match (self.name, &arguments[2..]) {
+            ("incr", []) => 1,
+            ("decr", []) => -1,
+            ("incrby", [by]) => integer(by).ok()?,
+            ("decrby", [by]) => integer(by).ok()?.checked_neg()?,
+            _ => return None,
+        };
+        Some(Increment { key: arguments[1].clone(), by })
     }
 
     /// Runs it; `arguments` begin with its name.

@@ -39,6 +39,13 @@ const TRIES_MAX: usize = 100;
 /// A command that waits for EXEC.
 type Queued = (&'static Command, Vec<Bytes>);
 
+/// What a write is answered when it is done.
+enum Answer {
+    Always(Reply),
+    /// The number that stands there then.
+    Number,
+}
+
 /// A connection.
 pub(super) struct Connection {
     server: Arc<Server>,
@@ -58,7 +65,7 @@ pub(super) struct Connection {
     /// The state that reads of this round see.
     view: Option<ReadView>,
     /// Writes of this round that are not proposed yet, with what they are answered.
-    writes: Vec<(Operation, Reply)>,
+    writes: Vec<(Operation, Answer)>,
     out: Vec<u8>,
     closing: bool,
 }
@@ -192,11 +199,14 @@ impl Connection {
     // Commands about keys.
 
     async fn key_command(&mut self, command: &Command, args: &[Bytes]) {
+        if let Some(increment) = command.increment(args) {
+            return self.writes.push((Operation::Increment(increment), Answer::Number));
+        }
         // One that only writes needs no view, and goes with its neighbours.
         let mut keys = Keys::at(None);
         match command.run(args, &mut keys) {
             Ok(reply) => match keys.into_operation() {
-                Some(operation) => self.writes.push((operation, reply)),
+                Some(operation) => self.writes.push((operation, Answer::Always(reply))),
                 None => {
                     self.write_pending().await;
                     self.reply(&reply);
@@ -244,8 +254,12 @@ impl Connection {
             let reply = match reply {
                 Err(status) => Reply::Error(error::resp(&status)),
                 Ok(reply) => match done.next().expect("there is one for each command") {
-                    Ok(applied) => match kv_reply(applied) {
-                        Ok(_) => reply,
+                    Ok(applied) => match kv_reply(applied).map(|(_, response)| (response, reply)) {
+                        Ok((Response::Number(number), Answer::Number)) => Reply::Integer(number),
+                        Ok((_, Answer::Always(reply))) => reply,
+                        Ok((other, Answer::Number)) => Reply::Error(error::resp(&error::fault(
+                            &format_args!("an increment was answered by {other:?}"),
+                        ))),
                         Err(status) => Reply::Error(error::resp(&status)),
                     },
                     Err(error) => Reply::Error(error::resp(&error.into())),
