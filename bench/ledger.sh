@@ -6,6 +6,7 @@ here=$(cd "$(dirname "$0")/.." && pwd)
 quoin=${QUOIN_BIN:-$here/target/release/quoin}
 dir=${1:-$(mktemp -d)}
 seconds=${SECONDS_PER_CASE:-8}
+mkdir -p "$dir"
 running=
 trap '[ -z "$running" ] || { kill "$running" 2>/dev/null || true; wait "$running" 2>/dev/null || true; }' EXIT
 start() { # REPLICAS
