@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Quoin beside etcd: three replicas each, the same client, interleaved rounds in one run. Prints medians and ratios.
-# usage: bench/compare.sh [DIR]        ROUNDS (3) and SECONDS_PER_CASE (5) from the environment; needs Go for etcd
+# usage: bench/compare.sh [kv|route] [DIR]        ROUNDS (3) and SECONDS_PER_CASE (5) from the environment; needs Go for etcd
 set -euo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)
 quoin=${QUOIN_BIN:-$here/target/release/quoin}
-dir=${1:-$(mktemp -d)}
+face=${1:-kv}
+dir=${2:-$(mktemp -d)}
 rounds=${ROUNDS:-3} seconds=${SECONDS_PER_CASE:-5}
 mkdir -p "$dir"
 server=$dir/etcd-server
@@ -31,19 +32,49 @@ measure() { # NAME ROUND CASE CLIENTS CONNECTIONS
         --warm-up 2 --keys 20000 --value-bytes 1024 --json >"$dir/result-$1-$2-$3-$4.json"
 }
 
+route() { # NAME ROUND CASE CLIENTS OPTIONS...: over its own protocol, or the same rules as keys of etcd
+    api=etcd
+    [ "$1" = etcd ] || api=route
+    "$quoin" bench route "$3" --api "$api" --endpoints-file "$dir/$1.json" --seconds "$seconds" --warm-up 2 --json \
+        "${@:5}" >"$dir/result-$1-$2-$3-$4.json"
+}
+
+route_cases() { # NAME ROUND
+    route "$1" "$2" new-watcher 1
+    route "$1" "$2" get 50 --no-fill --clients 50 --connections 8
+    route "$1" "$2" get-local 50 --no-fill --clients 50 --connections 8
+    for watchers in 1 10 100 1000; do
+        route "$1" "$2" update "$watchers" --no-fill --watchers "$watchers" --rate 1000 --target all
+    done
+    route "$1" "$2" put 256 --no-fill --clients 256
+    if [ "$1" = quoin ]; then
+        route "$1" "$2" get-stream 100 --no-fill --clients 100
+        route "$1" "$2" get-stream-local 100 --no-fill --clients 100
+        route "$1" "$2" get-stream-local 20 --no-fill --clients 20 --batch 100
+        route "$1" "$2" put 16 --no-fill --clients 16 --batch 2000
+    else
+        route "$1" "$2" put 16 --no-fill --clients 16 --batch 100
+    fi
+}
+
+kv_cases() { # NAME ROUND
+    measure "$1" "$2" put 256 16
+    measure "$1" "$2" put 1 1
+    measure "$1" "$2" get-linearizable 64 16
+    measure "$1" "$2" get-local 64 16
+    measure "$1" "$2" delete 64 16
+    measure "$1" "$2" mix-existing 64 16
+    measure "$1" "$2" mix-absent 64 16
+    if [ "$1" = quoin ]; then
+        measure "$1" "$2" stream-put 1024 4
+        measure "$1" "$2" stream-get 1024 4
+    fi
+}
+
 for round in $(seq "$rounds"); do
     for name in quoin etcd; do
         start "$name"
-        measure "$name" "$round" put 256 16
-        measure "$name" "$round" put 1 1
-        measure "$name" "$round" get-linearizable 64 16
-        measure "$name" "$round" get-local 64 16
-        measure "$name" "$round" delete 64 16
-        measure "$name" "$round" mix-existing 64 16
-        if [ "$name" = quoin ]; then
-            measure "$name" "$round" stream-put 1024 4
-            measure "$name" "$round" stream-get 1024 4
-        fi
+        "${face}_cases" "$name" "$round"
         stop
     done
 done

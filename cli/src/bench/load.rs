@@ -95,6 +95,11 @@ pub(super) fn count() -> Count {
 pub(super) trait Work: Clone + Send + 'static {
     /// Does one operation and waits for its answer.
     fn operation(&mut self) -> impl Future<Output = Result<()>> + Send;
+
+    /// As how much one operation counts: rules of a batch, for example.
+    fn weight(&self) -> u64 {
+        1
+    }
 }
 
 /// A client under way.
@@ -158,7 +163,7 @@ async fn closed(mut worker: impl Work, shared: &Shared) -> Count {
             return count;
         }
         let result = worker.operation().await;
-        shared.record(&mut count, start, &result);
+        shared.record_many(&mut count, start, worker.weight(), &result);
         if result.is_err() {
             // A server that is away must not turn this into a busy loop.
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -181,7 +186,8 @@ async fn open(worker: impl Work, shared: Arc<Shared>, number: usize, clients: us
             tokio::spawn(async move {
                 let result = worker.operation().await;
                 under_way.fetch_sub(1, Ordering::Relaxed);
-                shared.record(&mut counts.lock().expect("no client panics"), intended, &result);
+                let mut counts = counts.lock().expect("no client panics");
+                shared.record_many(&mut counts, intended, worker.weight(), &result);
             });
         } else {
             under_way.fetch_sub(1, Ordering::Relaxed);

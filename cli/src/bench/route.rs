@@ -302,6 +302,10 @@ impl Work for Worker {
             _ => self.get().await,
         }
     }
+
+    fn weight(&self) -> u64 {
+        self.batch
+    }
 }
 
 /// One stream after the other: 1000 requests, their answers, the end.
@@ -399,9 +403,30 @@ async fn etcd_watch(
     Ok(watch.watch(outgoing).await?.into_inner())
 }
 
+/// Of a rule, only when it was due: a thousand watchers in one process must not cost more than what they watch.
+#[derive(Clone, PartialEq, Message)]
+struct Due {
+    #[prost(bytes = "bytes", tag = "8")]
+    user_data: Bytes,
+}
+
+/// Of an event, only its rule.
+#[derive(Clone, PartialEq, Message)]
+struct DueEvent {
+    #[prost(message, optional, tag = "2")]
+    put: Option<Due>,
+}
+
+/// Of a `WatchResponse`, only its events.
+#[derive(Clone, PartialEq, Message)]
+struct DueEvents {
+    #[prost(message, repeated, tag = "3")]
+    events: Vec<DueEvent>,
+}
+
 /// A watcher of updates.
 enum Watcher {
-    Route(tonic::Streaming<pb::WatchResponse>),
+    Route(tonic::Streaming<DueEvents>),
     Etcd(tonic::Streaming<etcd::WatchResponse>),
 }
 
@@ -423,7 +448,7 @@ async fn watch_all(connections: &[Connection], options: &RouteBench) -> Result<V
                     from_revision: newest + 1,
                     ..pb::WatchRequest::default()
                 };
-                Watcher::Route(routes(connection).watch(request).await?.into_inner())
+                Watcher::Route(watch(connection, request).await?)
             }
             Api::Etcd => {
                 let mut watch = etcd_watch(connection, 0).await?;
@@ -433,6 +458,14 @@ async fn watch_all(connections: &[Connection], options: &RouteBench) -> Result<V
         });
     }
     Ok(watchers)
+}
+
+async fn watch(connection: &Connection, request: pb::WatchRequest) -> Result<tonic::Streaming<DueEvents>> {
+    let mut client = tonic::client::Grpc::new(connection.0.clone()).max_decoding_message_size(64 << 20);
+    client.ready().await?;
+    let path = http::uri::PathAndQuery::from_static("/quoin.route.v1.Route/Watch");
+    let codec = tonic_prost::ProstCodec::<pb::WatchRequest, DueEvents>::default();
+    Ok(client.server_streaming(tonic::Request::new(request), path, codec).await?.into_inner())
 }
 
 impl Watcher {
@@ -450,20 +483,16 @@ impl Watcher {
         Ok(count)
     }
 
-    async fn next(&mut self) -> Result<Vec<pb::Rule>> {
+    async fn next(&mut self) -> Result<Vec<Due>> {
         match self {
             Self::Route(messages) => {
                 let message = messages.message().await?.context("the server ended a watch")?;
-                let put = |event: pb::Event| match event.change {
-                    Some(pb::event::Change::Put(rule)) => Some(rule),
-                    _ => None,
-                };
-                Ok(message.events.into_iter().filter_map(put).collect())
+                Ok(message.events.into_iter().filter_map(|event| event.put).collect())
             }
             Self::Etcd(messages) => {
                 let message = messages.message().await?.context("the server ended a watch")?;
                 let values = message.events.into_iter().filter_map(|event| event.kv).map(|kv| kv.value);
-                values.map(|value| Ok(pb::Rule::decode(value)?)).collect()
+                values.map(|value| Ok(Due::decode(value)?)).collect()
             }
         }
     }
