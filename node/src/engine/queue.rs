@@ -74,6 +74,11 @@ impl<T> Queue<T> {
         !(items.closed && into.is_empty())
     }
 
+    /// Whether no more items will come.
+    pub fn is_closed(&self) -> bool {
+        self.items.lock().closed
+    }
+
     /// No more items; the consumer ends after those that wait.
     pub fn close(&self) {
         self.items.lock().closed = true;

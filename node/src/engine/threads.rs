@@ -396,7 +396,8 @@ impl LogThread {
                         );
                     }
                     std::thread::sleep(FULL_DISK_PAUSE);
-                    if self.shared.failure.lock().is_some() {
+                    // A node that stops does not wait for room: nobody was answered yet for what is lost here.
+                    if self.appends.is_closed() || self.shared.failure.lock().is_some() {
                         return false;
                     }
                 }
