@@ -9,7 +9,9 @@ mod load;
 mod machine;
 mod report;
 mod route;
+pub(crate) mod sample_table;
 mod stream;
+mod table;
 mod targets;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -24,6 +26,8 @@ pub(crate) enum Bench {
     Kv(KvBench),
     /// Rules by network and address
     Route(route::RouteBench),
+    /// Lookup tables, one key or a batch at a time
+    Table(table::TableBench),
     /// Leader changes while very many leases are held and end, on a cluster of its own
     Leases(leases::LeasesBench),
     /// Accounts and transfers, over quoin.ledger.v1 or HTTP/JSON
@@ -125,6 +129,7 @@ pub(crate) async fn run(bench: Bench) -> Result<()> {
     match bench {
         Bench::Kv(options) => run_kv(options).await,
         Bench::Route(options) => route::run(options).await,
+        Bench::Table(options) => table::run(options).await,
         Bench::Leases(options) => leases::run(options).await,
         Bench::Ledger(options) => ledger::run(options).await,
     }

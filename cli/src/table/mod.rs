@@ -4,6 +4,8 @@ mod files;
 mod progress;
 mod serving;
 
+pub(crate) use serving::activate_when_ready;
+
 use anyhow::Result;
 use clap::Subcommand;
 

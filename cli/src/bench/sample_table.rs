@@ -1,0 +1,45 @@
+//! The report's table: distinct random keys, 40 bytes each, by which the key can be told.
+
+use anyhow::Result;
+use quoin_table::{Codec, FileEntry, Manifest, Part, Plan, Schema, ShardWriter};
+use std::path::{Path, PathBuf};
+
+/// Bytes of a value, as in the report.
+pub(crate) const VALUE_BYTES: usize = 40;
+
+/// Builds the table, unless it is there.
+pub(crate) fn build(folder: &Path, name: &str, keys: u64) -> Result<PathBuf> {
+    let folder = folder.join(format!("{name}-{keys}"));
+    if Manifest::read(&folder).is_err() {
+        std::fs::create_dir_all(&folder)?;
+        let (schema, plan) = (Schema::fixed(Codec::Raw, VALUE_BYTES as u32), Plan::new(keys, 1));
+        let mut parts = vec![Vec::new(); plan.parts as usize];
+        (0..keys).map(random).for_each(|key| parts[plan.part_of(key)].push(key));
+        let file = "values-00000-of-00001.qtb";
+        let mut writer = ShardWriter::create(&folder.join(file), &schema, plan, 0)?;
+        for keys in &parts {
+            let values: Vec<[u8; VALUE_BYTES]> = keys.iter().map(|key| value(*key)).collect();
+            writer.append(&Part::build(&schema, keys, |position| &values[position])?)?;
+        }
+        let files = vec![FileEntry::new(file.into(), writer.finish()?)];
+        Manifest::new(name, None, schema, files, Vec::new(), Default::default()).write(&folder)?;
+    }
+    Ok(folder.canonicalize()?)
+}
+
+/// A bijection (splitmix64's), so that no key comes twice.
+pub(crate) fn random(number: u64) -> u64 {
+    let mut x = number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+/// A value by which its key can be told.
+pub(crate) fn value(key: u64) -> [u8; VALUE_BYTES] {
+    let mut value = [0; VALUE_BYTES];
+    for (word, bytes) in value.chunks_exact_mut(8).enumerate() {
+        bytes.copy_from_slice(&key.wrapping_add(word as u64).to_le_bytes());
+    }
+    value
+}
