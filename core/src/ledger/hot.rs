@@ -11,7 +11,7 @@ use crate::types::Revision;
 use prost::Message;
 use std::collections::HashMap;
 
-/// Accounts in memory at most: about 350 MB.
+/// Accounts in memory at most: about 250 MB.
 const ACCOUNTS_MAX: usize = 1 << 20;
 /// No transfer of this command touched the account yet.
 pub(super) const NO_LINK: u32 = u32::MAX;
