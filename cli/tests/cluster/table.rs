@@ -4,6 +4,8 @@ use crate::harness::{Cluster, PATIENCE, PROGRAM, wait};
 use anyhow::{Context, Result, ensure};
 use quoin_proto::quoin::table::v1 as pb;
 use quoin_proto::quoin::table::v1::table_client::TableClient;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tonic::Code;
@@ -60,6 +62,31 @@ async fn loaded(cluster: &Cluster, replica: usize, version: u64) -> bool {
     let Ok(list) = client.list(pb::ListRequest { table: "t".into() }).await else { return false };
     let mut versions = list.into_inner().tables.into_iter().flat_map(|table| table.versions);
     versions.any(|info| info.version == version && info.loaded_here)
+}
+
+/// A connection that speaks Redis's protocol.
+struct Resp(TcpStream);
+
+impl Resp {
+    fn connect(cluster: &Cluster, replica: usize) -> Result<Self> {
+        let stream = TcpStream::connect(("127.0.0.1", cluster.port(replica, 3)))?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        Ok(Self(stream))
+    }
+
+    /// Sends a command, and checks its answer byte for byte.
+    fn says(&mut self, words: &[&[u8]], expected: &[u8]) -> Result<()> {
+        let mut request = format!("*{}\r\n", words.len()).into_bytes();
+        for word in words {
+            request.extend(format!("${}\r\n", word.len()).into_bytes());
+            request.extend([word, &b"\r\n"[..]].concat());
+        }
+        self.0.write_all(&request)?;
+        let mut answer = vec![0; expected.len()];
+        self.0.read_exact(&mut answer)?;
+        assert_eq!(answer.escape_ascii().to_string(), expected.escape_ascii().to_string());
+        Ok(())
+    }
 }
 
 async fn publish(client: &mut TableClient<Channel>, folder: &Path) -> Result<u64> {
@@ -138,6 +165,22 @@ async fn a_table_is_published_switched_rolled_back_and_changed_while_replicas_co
     for replica in 0..3 {
         assert_eq!(shown(&cluster, replica, &[7, 5000, 8, 9]).await?, changed);
     }
+
+    // The same over Redis's protocol.
+    let mut resp = Resp::connect(&cluster, here)?;
+    resp.says(&[b"TABLE.MGET", b"t", b"7", b"8", b"9"], b"*3\r\n$4\r\nnew7\r\n$-1\r\n$4\r\nb009\r\n")?;
+    let keys = [9u64.to_le_bytes(), 8u64.to_le_bytes(), 7u64.to_le_bytes()].concat();
+    resp.says(&[b"TABLE.LOOKUP", b"t", &keys], b"*3\r\n:2\r\n$1\r\n\x05\r\n$12\r\nb009\0\0\0\0new7\r\n")?;
+    resp.says(&[b"table.set", b"t", b"6", b"resp"], b"+OK\r\n")?;
+    resp.says(&[b"TABLE.MGET", b"t", b"6"], b"*1\r\n$4\r\nresp\r\n")?;
+    resp.says(&[b"TABLE.DEL", b"t", b"6"], b"+OK\r\n")?;
+    resp.says(&[b"TABLE.MGET", b"t", b"6"], b"*1\r\n$-1\r\n")?;
+    resp.says(&[b"TABLE.LIST"], b"*1\r\n$1\r\nt\r\n")?;
+    resp.says(
+        &[b"TABLE.LOOKUP", b"t", b"1234567"],
+        b"-ERR the keys have 7 bytes, which is no multiple of 8\r\n",
+    )?;
+    resp.says(&[b"PING"], b"+PONG\r\n")?;
 
     // All at once, and back: the same version, the same changes.
     for replica in 0..3 {

@@ -11,7 +11,7 @@ use super::commands::{COMMANDS, Command, Problem};
 use super::frame::{Parser, Reply, Version};
 use super::keys::{Failed, Keys};
 use super::notices::{CHANNELS, Notices, SUBSCRIPTIONS_MAX};
-use super::scan;
+use super::{scan, table};
 use crate::api::commands::{check_size, check_space, kv_reply};
 use crate::api::{Life, error};
 use crate::engine::{Consistency, Engine, ReadView};
@@ -458,6 +458,19 @@ impl Connection {
                 | "scan" | "keys" | "dbsize" | "randomkey" | "ping",
                 _,
             ) => wrong_count(),
+            _ if name.starts_with("table.") && self.queued.is_some() => {
+                Some(Reply::Error(format!("ERR '{name}' is not supported within MULTI")))
+            }
+            _ if name.starts_with("table.") => {
+                match table::run(&self.engine, &name["table.".len()..], rest).await? {
+                    Some(reply) => Some(reply),
+                    None => Some(Reply::Error(format!(
+                        "ERR '{}' does not exist with so many arguments: TABLE.MGET name key..., TABLE.LOOKUP name keys, TABLE.SET \
+                     name key value..., TABLE.DEL name key..., TABLE.LIST, TABLE.INFO name",
+                        name[..name.len().min(64)].escape_debug()
+                    ))),
+                }
+            }
             _ => Some(Reply::Error(format!(
                 "ERR unknown command '{}': it is none of Redis's that Quoin has; COMMAND lists them",
                 args[0][..args[0].len().min(64)].escape_ascii()

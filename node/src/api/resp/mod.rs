@@ -13,6 +13,7 @@ mod glob;
 mod keys;
 mod notices;
 mod scan;
+mod table;
 
 use crate::api::Life;
 use crate::engine::Engine;

@@ -103,7 +103,8 @@ fn refused(refusal: &Refusal) -> Status {
     }
 }
 
-fn lookup_refused(error: &LookupError) -> Status {
+/// The status of a lookup without an answer.
+pub(crate) fn lookup_refused(error: &LookupError) -> Status {
     let text = format!("quoin: {error}");
     match error {
         LookupError::NoTable(_) => Status::not_found(text),
