@@ -27,7 +27,9 @@ type Done<T> = Result<Result<T, Refusal>, StoreError>;
 #[derive(Debug)]
 pub struct Machine {
     table: Arc<Table>,
-    /// No entry of the expiry index is before this.
+    /// No entry of the expiry index is before this one: looks begin here, past the remains of those that were taken.
+    expiries_from: Vec<u8>,
+    /// The first entry's deadline, or earlier; `None` where there are no entries.
     next_deadline: Option<u64>,
 }
 
@@ -42,7 +44,8 @@ impl Machine {
             Some((key, _)) => Some(record::read_expiry(&key)?.0),
             None => None,
         };
-        Ok(Self { table: Arc::new(Table::open(view, revision)?), next_deadline })
+        let expiries_from = record::expiry_from(next_deadline.unwrap_or(0));
+        Ok(Self { table: Arc::new(Table::open(view, revision)?), expiries_from, next_deadline })
     }
 
     /// The newest rules.
@@ -173,7 +176,11 @@ impl Machine {
     /// Has the node looked at when `deadline` has come. A node that is alive has an entry in the expiry index that is
     /// not later than its deadline.
     fn look_again(&mut self, tx: &mut Tx<'_>, deadline: Stamp, name: &[u8]) {
-        tx.put(&record::expiry(deadline.0, name), Bytes::new());
+        let entry = record::expiry(deadline.0, name);
+        tx.put(&entry, Bytes::new());
+        if entry < self.expiries_from {
+            self.expiries_from = entry;
+        }
         self.next_deadline = Some(self.next_deadline.map_or(deadline.0, |next| next.min(deadline.0)));
     }
 
@@ -182,8 +189,10 @@ impl Machine {
     /// # Errors
     /// The store failed.
     pub fn expire_next(&mut self, tx: &mut Tx<'_>) -> Result<bool, StoreError> {
-        let Some(next) = self.next_deadline.filter(|next| *next <= tx.stamp().0) else { return Ok(false) };
-        let first = tx.scan(&record::expiry_from(next), &record::EXPIRIES_END).next();
+        if self.next_deadline.is_none_or(|next| next > tx.stamp().0) {
+            return Ok(false);
+        }
+        let first = tx.scan(&self.expiries_from, &record::EXPIRIES_END).next();
         let Some((store_key, _)) = first.transpose()? else {
             self.next_deadline = None;
             return Ok(false);
@@ -194,6 +203,8 @@ impl Machine {
             return Ok(false);
         }
         tx.delete(&store_key);
+        // The smallest key behind it.
+        self.expiries_from = [&store_key[..], b"\0"].concat();
         let last = tx.get(&record::heartbeat(&name))?.map(LastHeartbeat::decode).transpose()?;
         match last {
             Some(last) if last.deadline > tx.stamp() => self.look_again(tx, last.deadline, &name),
