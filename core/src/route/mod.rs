@@ -23,5 +23,5 @@ pub use machine::Machine;
 pub use query::{
     Changed, Node, Object, ObjectKind, Scope, changed, node_statuses, object, objects, rule, rules,
 };
-pub use rule::{GROUP_BYTES_MAX, Mac, Rule, RuleKey, VNI_MAX};
+pub use rule::{GROUP_BYTES_MAX, Mac, Rule, RuleKey, RuleRef, VNI_MAX};
 pub use table::{Lookup, Members, Table};

@@ -114,7 +114,7 @@ pub fn rule(view: View<'_>, key: RuleKey) -> Result<Option<Rule>, StoreError> {
     let mut bytes = Vec::with_capacity(24);
     key.encode(&mut bytes);
     let Some(record) = view.get(&record::rule(&bytes))? else { return Ok(None) };
-    Ok(Some(Rule::decode(key, record)?))
+    Ok(Some(Rule::decode(key, &record)?))
 }
 
 /// The rules of a network or a group after `after` (all for `None`), in the order of their keys, lazily. In a view of the
@@ -146,7 +146,7 @@ pub fn rules<'a>(
 }
 
 fn decode_rule(store_key: &Bytes, value: Bytes) -> Result<Rule, StoreError> {
-    Ok(Rule::decode(RuleKey::decode(&store_key[record::RULES.len()..])?, value)?)
+    Ok(Rule::decode(RuleKey::decode(&store_key[record::RULES.len()..])?, &value)?)
 }
 
 /// One object.
@@ -228,7 +228,7 @@ pub fn changed(change: &Change) -> Result<Option<Changed>, StoreError> {
 
 fn rule_change(key: RuleKey, group: Option<Bytes>, record: Option<Bytes>) -> Result<Changed, Malformed> {
     Ok(match record {
-        Some(record) => Changed::Put(Rule::decode(key, record)?),
+        Some(record) => Changed::Put(Rule::decode(key, &record)?),
         None => Changed::Deleted { key, group },
     })
 }

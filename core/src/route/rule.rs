@@ -10,7 +10,7 @@
 //!
 //! Keys in byte order are in the order of (VNI, family, address).
 
-use crate::codec::{Malformed, Reader};
+use crate::codec::Malformed;
 use bytes::Bytes;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -55,6 +55,25 @@ pub struct Rule {
     pub revision: u64,
     /// Anything.
     pub user_data: Bytes,
+}
+
+/// A rule where its record stands: nothing is copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RuleRef<'a> {
+    /// See [`Rule`].
+    pub key: RuleKey,
+    /// See [`Rule`].
+    pub mac: Option<Mac>,
+    /// See [`Rule`].
+    pub host_ip: Option<IpAddr>,
+    /// See [`Rule`].
+    pub host_mac: Option<Mac>,
+    /// See [`Rule`].
+    pub group: &'a [u8],
+    /// See [`Rule`].
+    pub revision: u64,
+    /// See [`Rule`].
+    pub user_data: &'a [u8],
 }
 
 impl RuleKey {
@@ -114,25 +133,76 @@ impl Rule {
     ///
     /// # Errors
     /// The record is not what a writer of this version writes.
-    pub fn decode(key: RuleKey, record: Bytes) -> Result<Self, Malformed> {
-        let mut reader = Reader::new(record, "rule record");
-        let revision = u64::from_be_bytes(array(reader.take(REVISION_BYTES)?));
-        let flags = reader.byte()?;
-        if flags & !KNOWN_FLAGS != 0 {
-            return Err(reader.malformed());
+    pub fn decode(key: RuleKey, record: &Bytes) -> Result<Self, Malformed> {
+        let rule = RuleRef::decode(key, record)?;
+        Ok(Self {
+            key,
+            mac: rule.mac,
+            host_ip: rule.host_ip,
+            host_mac: rule.host_mac,
+            group: record.slice_ref(rule.group),
+            revision: rule.revision,
+            user_data: record.slice_ref(rule.user_data),
+        })
+    }
+
+    /// The same rule, looked at.
+    pub fn as_ref(&self) -> RuleRef<'_> {
+        RuleRef {
+            key: self.key,
+            mac: self.mac,
+            host_ip: self.host_ip,
+            host_mac: self.host_mac,
+            group: &self.group,
+            revision: self.revision,
+            user_data: &self.user_data,
         }
-        let group_length = reader.byte()?;
-        let group = reader.take(group_length.into())?;
-        let mac = if flags & WITH_MAC != 0 { Some(array(reader.take(6)?)) } else { None };
-        let host_ip = if flags & WITH_HOST_V4 != 0 {
-            Some(IpAddr::V4(Ipv4Addr::from(array::<4>(reader.take(4)?))))
-        } else if flags & WITH_HOST_V6 != 0 {
-            Some(IpAddr::V6(Ipv6Addr::from(array::<16>(reader.take(16)?))))
+    }
+}
+
+impl<'a> RuleRef<'a> {
+    /// The rule at `key` whose record is `record`.
+    ///
+    /// # Errors
+    /// The record is not what a writer of this version writes.
+    pub fn decode(key: RuleKey, record: &'a [u8]) -> Result<Self, Malformed> {
+        let mut rest = Rest(record);
+        let revision = u64::from_be_bytes(*rest.array::<REVISION_BYTES>()?);
+        let [flags, group_length] = *rest.array()?;
+        if flags & !KNOWN_FLAGS != 0 {
+            return Err(MALFORMED);
+        }
+        let group = rest.take(group_length.into())?;
+        let has = |flag| flags & flag != 0;
+        let mac = if has(WITH_MAC) { Some(*rest.array()?) } else { None };
+        let host_ip = if has(WITH_HOST_V4) {
+            Some(IpAddr::V4(Ipv4Addr::from(*rest.array::<4>()?)))
+        } else if has(WITH_HOST_V6) {
+            Some(IpAddr::V6(Ipv6Addr::from(*rest.array::<16>()?)))
         } else {
             None
         };
-        let host_mac = if flags & WITH_HOST_MAC != 0 { Some(array(reader.take(6)?)) } else { None };
-        Ok(Self { key, mac, host_ip, host_mac, group, revision, user_data: reader.rest() })
+        let host_mac = if has(WITH_HOST_MAC) { Some(*rest.array()?) } else { None };
+        Ok(Self { key, mac, host_ip, host_mac, group, revision, user_data: rest.0 })
+    }
+}
+
+const MALFORMED: Malformed = Malformed { what: "rule record" };
+
+/// What is left of a record.
+struct Rest<'a>(&'a [u8]);
+
+impl<'a> Rest<'a> {
+    fn array<const N: usize>(&mut self) -> Result<&'a [u8; N], Malformed> {
+        let (array, rest) = self.0.split_first_chunk().ok_or(MALFORMED)?;
+        self.0 = rest;
+        Ok(array)
+    }
+
+    fn take(&mut self, length: usize) -> Result<&'a [u8], Malformed> {
+        let (taken, rest) = self.0.split_at_checked(length).ok_or(MALFORMED)?;
+        self.0 = rest;
+        Ok(taken)
     }
 }
 
@@ -171,10 +241,6 @@ pub(super) fn is_sound_body(body: &[u8]) -> bool {
         && body.len() >= 2 + group.len() + fixed
 }
 
-fn array<const N: usize>(bytes: Bytes) -> [u8; N] {
-    bytes[..].try_into().expect("exactly so many bytes were taken")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -202,7 +268,7 @@ mod tests {
             b"\x0d\x01g\x01\x02\x03\x04\x05\x06\xfd\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x01\x06\x05\x04\x03\x02\x01u";
         assert_eq!(body, golden);
         assert_eq!(&record(7, b"\0\0")[..], b"\0\0\0\0\0\0\0\x07\0\0");
-        assert_eq!(Rule::decode(full().key, record(7, &body)), Ok(full()));
+        assert_eq!(Rule::decode(full().key, &record(7, &body)), Ok(full()));
     }
 
     #[test]
@@ -226,7 +292,7 @@ mod tests {
         assert!(is_sound_body(&body));
         for length in 0..body.len() {
             assert!(!is_sound_body(&body[..length]), "cut at {length}");
-            assert!(Rule::decode(full().key, record(7, &body[..length])).is_err(), "cut at {length}");
+            assert!(Rule::decode(full().key, &record(7, &body[..length])).is_err(), "cut at {length}");
         }
         body[0] |= 16;
         assert!(!is_sound_body(&body));

@@ -95,8 +95,9 @@ impl World<'_> {
                 let key = parse_key(&words[..2].join(" "));
                 let found = rule(self.at(option("rev")), key).unwrap();
                 if option("rev").is_none() {
-                    let newest = self.machines.routes().look().get(&key).unwrap();
-                    assert_eq!(newest, found, "the table and the store differ");
+                    let table = self.machines.routes();
+                    let (look, stored) = (table.look(), found.as_ref().map(Rule::as_ref));
+                    assert_eq!(look.get(&key).unwrap(), stored, "the table and the store differ");
                 }
                 self.say(found.map_or("nothing".into(), |rule| shown(&rule)));
             }
@@ -108,8 +109,8 @@ impl World<'_> {
                     rules(self.at(option("rev")), &scope, after).map(Result::unwrap).take(limit).collect();
                 if let (Scope::Group(group), None) = (&scope, option("rev")) {
                     let members = self.machines.routes().look().group(group, after, limit);
-                    let newest: Vec<Rule> = members.rules().map(Result::unwrap).collect();
-                    assert_eq!(newest, found, "the table and the store differ");
+                    let stored = found.iter().map(Rule::as_ref);
+                    assert!(members.rules().map(Result::unwrap).eq(stored), "the table and the store differ");
                 }
                 found.iter().for_each(|rule| self.say(shown(rule)));
             }

@@ -8,10 +8,9 @@
 //! Bound: about 150 bytes and the record's own for each rule.
 
 use super::record;
-use super::rule::{Rule, RuleKey, group_of};
+use super::rule::{RuleKey, RuleRef, group_of};
 use crate::store::{Order, StoreError, View};
 use crate::types::Revision;
-use bytes::Bytes;
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
@@ -129,9 +128,9 @@ impl Lookup<'_> {
     ///
     /// # Errors
     /// Its record is not of this version.
-    pub fn get(&self, key: &RuleKey) -> Result<Option<Rule>, StoreError> {
+    pub fn get(&self, key: &RuleKey) -> Result<Option<RuleRef<'_>>, StoreError> {
         let Some(record) = self.0.get(key) else { return Ok(None) };
-        Ok(Some(Rule::decode(*key, Bytes::copy_from_slice(record))?))
+        Ok(Some(RuleRef::decode(*key, record)?))
     }
 
     /// The newest revision whose rules are in the table.
@@ -161,7 +160,7 @@ impl Lookup<'_> {
 
 impl Members {
     /// The rules, by key.
-    pub fn rules(&self) -> impl Iterator<Item = Result<Rule, StoreError>> + '_ {
-        self.0.iter().map(|(key, record)| Ok(Rule::decode(*key, Bytes::copy_from_slice(record))?))
+    pub fn rules(&self) -> impl Iterator<Item = Result<RuleRef<'_>, StoreError>> {
+        self.0.iter().map(|(key, record)| Ok(RuleRef::decode(*key, record)?))
     }
 }

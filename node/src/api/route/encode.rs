@@ -6,7 +6,7 @@ use super::translate;
 use bytes::Bytes;
 use prost::Message;
 use prost::encoding::{WireType, encode_key, encode_varint};
-use quoin_core::route::{Changed, Rule, RuleKey};
+use quoin_core::route::{Changed, Rule, RuleKey, RuleRef};
 use quoin_core::{Event, StoreError};
 use quoin_proto::quoin::route::v1 as pb;
 use quoin_proto::quoin::route::v1::watch_response::Kind;
@@ -45,7 +45,7 @@ impl Encoder {
     }
 
     /// Adds a rule as field `field`.
-    pub(super) fn rule(&mut self, field: u32, rule: &Rule) {
+    pub(super) fn rule(&mut self, field: u32, rule: &RuleRef<'_>) {
         self.rule.clear();
         write_rule(&mut self.rule, rule);
         bytes(&mut self.out, field, &self.rule);
@@ -86,7 +86,7 @@ impl Encoder {
         }
         for change in rules {
             match change {
-                RuleChange::Put(rule) => self.put_event(revision, &rule),
+                RuleChange::Put(rule) => self.put_event(revision, &Rule::as_ref(&rule)),
                 RuleChange::Deleted(key) => {
                     let key = translate::shown_key(&key);
                     self.small_event(revision, pb::event::Change::Deleted(key));
@@ -101,7 +101,7 @@ impl Encoder {
         self.message(EVENTS, &event);
     }
 
-    fn put_event(&mut self, revision: u64, rule: &Rule) {
+    fn put_event(&mut self, revision: u64, rule: &RuleRef<'_>) {
         self.rule.clear();
         write_rule(&mut self.rule, rule);
         self.scratch.clear();
@@ -117,7 +117,7 @@ impl Encoder {
     }
 
     /// Adds an `Answer`.
-    pub(super) fn answer(&mut self, request_id: u64, answer: Result<Option<&Rule>, &str>) {
+    pub(super) fn answer(&mut self, request_id: u64, answer: Result<Option<&RuleRef<'_>>, &str>) {
         self.scratch.clear();
         number(&mut self.scratch, 1, request_id);
         match answer {
@@ -188,7 +188,7 @@ fn short(out: &mut Vec<u8>, field: u32, write: impl FnOnce(&mut Vec<u8>)) {
 }
 
 /// Appends the fields of a `Rule`.
-fn write_rule(out: &mut Vec<u8>, rule: &Rule) {
+fn write_rule(out: &mut Vec<u8>, rule: &RuleRef<'_>) {
     number(out, 1, rule.key.vni.into());
     short(out, 2, |out| write_ip(out, &rule.key.ip));
     if let Some(mac) = &rule.mac {
@@ -201,18 +201,17 @@ fn write_rule(out: &mut Vec<u8>, rule: &Rule) {
         short(out, 5, |out| write_mac(out, mac));
     }
     if !rule.group.is_empty() {
-        bytes(out, 6, &rule.group);
+        bytes(out, 6, rule.group);
     }
     number(out, 7, rule.revision);
     if !rule.user_data.is_empty() {
-        bytes(out, 8, &rule.user_data);
+        bytes(out, 8, rule.user_data);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use quoin_core::route::RuleKey;
 
     fn rules() -> Vec<Rule> {
         let bare = Rule {
@@ -241,24 +240,24 @@ mod tests {
         let mut encoder = Encoder::default();
         for rule in rules() {
             encoder.watch_response(Kind::Snapshot, 5);
-            encoder.rule(RULES, &rule);
-            encoder.put_event(6, &rule);
+            encoder.rule(RULES, &rule.as_ref());
+            encoder.put_event(6, &rule.as_ref());
             let response = pb::WatchResponse::decode(encoder.take()).unwrap();
-            assert_eq!(response.rules, [translate::shown(&rule)]);
-            let change = Some(pb::event::Change::Put(translate::shown(&rule)));
+            assert_eq!(response.rules, [translate::shown(&rule.as_ref())]);
+            let change = Some(pb::event::Change::Put(translate::shown(&rule.as_ref())));
             assert_eq!(response.events, [pb::Event { revision: 6, change }]);
             assert_eq!((response.kind(), response.revision), (Kind::Snapshot, 5));
 
             let header = quoin_proto::quoin::kv::v1::Header { revision: 9, ..Default::default() };
             encoder.get_response(&header);
-            encoder.answer(1, Ok(Some(&rule)));
+            encoder.answer(1, Ok(Some(&rule.as_ref())));
             encoder.answer(2, Ok(None));
             encoder.answer(0, Err("wrong"));
             let response = pb::GetResponse::decode(encoder.take()).unwrap();
             let found = pb::Answer {
                 request_id: 1,
                 found: true,
-                rule: Some(translate::shown(&rule)),
+                rule: Some(translate::shown(&rule.as_ref())),
                 ..Default::default()
             };
             let absent = pb::Answer { request_id: 2, ..Default::default() };

@@ -317,7 +317,7 @@ impl<'a> Snapshot<'a> {
             if matches!(scope, Scope::Vni(_)) && earlier.iter().any(told) {
                 continue;
             }
-            self.encoder.rule(encode::RULES, &rule);
+            self.encoder.rule(encode::RULES, &rule.as_ref());
             self.send_if_full()?;
         }
         Ok(())

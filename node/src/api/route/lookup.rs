@@ -18,6 +18,8 @@ use tonic::{Status, Streaming};
 const LOOKUPS_MAX: usize = 10_000;
 /// Requests taken off a stream at once at most.
 const REQUESTS_AT_ONCE_MAX: usize = 1024;
+/// Lookups taken off a stream at once, about: more would not fit in the processor's caches.
+const LOOKUPS_AT_ONCE: usize = 4096;
 /// Answers that wait for a slow client at most.
 const RESPONSES_MAX: usize = 8;
 /// An answer of a stream is closed when it has reached this size, in bytes.
@@ -88,11 +90,15 @@ async fn run(
     responses: &Responses,
 ) -> Result<(), Status> {
     let mut encoder = Encoder::default();
+    let mut at_once = REQUESTS_AT_ONCE_MAX;
     loop {
-        let arrived = inbound::next_many(requests, REQUESTS_AT_ONCE_MAX).await?;
+        let arrived = inbound::next_many(requests, at_once).await?;
         if arrived.is_empty() {
             return Ok(());
         }
+        // The next ones will be about as large as these.
+        let lookups: usize = arrived.iter().map(|request| request.lookups.len()).sum();
+        at_once = (LOOKUPS_AT_ONCE * arrived.len() / lookups.max(1)).clamp(1, REQUESTS_AT_ONCE_MAX);
         for same in arrived.chunk_by(|one, other| one.consistency == other.consistency) {
             let view = engine.read(consistency(same[0].consistency.as_ref())).await?;
             let lookups: Vec<Wanted<'_>> =

@@ -19,7 +19,7 @@ use crate::api::{Life, error};
 use crate::engine::Engine;
 use feed::Feed;
 use live::Live;
-use quoin_core::route::{self, Operation, Rule, RuleKey, Scope};
+use quoin_core::route::{self, Operation, RuleKey, Scope};
 use quoin_core::{Revision, StoreError};
 use quoin_proto::Encoded;
 use quoin_proto::quoin::kv::v1 as kv;
@@ -115,8 +115,9 @@ impl route_server::Route for Route {
             if table.revision() <= shown_at {
                 let members = table.group(group, after, limit + 1);
                 drop(table);
-                let (rules, more) = page(members.rules(), limit, bytes_max).map_err(error::store)?;
-                return Ok(list_response(&self.engine, shown_at, term, &rules, more));
+                let rules = members.rules().map(|rule| rule.map(|rule| translate::shown(&rule)));
+                let (rules, more) = page(rules, limit, bytes_max).map_err(error::store)?;
+                return Ok(list_response(&self.engine, shown_at, term, rules, more));
             }
         }
         let listed = long_read(move || {
@@ -124,15 +125,12 @@ impl route_server::Route for Route {
                 Ok(pinned) => pinned,
                 Err(unavailable) => return Ok(Err(error::revision_unavailable(unavailable))),
             };
-            page(route::rules(view.view().at(at), &scope, after), limit, bytes_max).map(Ok)
+            let rules = route::rules(view.view().at(at), &scope, after);
+            page(rules.map(|rule| rule.map(|rule| translate::shown(&rule.as_ref()))), limit, bytes_max)
+                .map(Ok)
         });
         let (rules, more) = listed.await??;
-        let header = Some(header(&self.engine, shown_at, term));
-        Ok(Response::new(pb::ListResponse {
-            header,
-            rules: rules.iter().map(translate::shown).collect(),
-            more,
-        }))
+        Ok(list_response(&self.engine, shown_at, term, rules, more))
     }
 
     type WatchStream = ReceiverStream<Result<Encoded, Status>>;
@@ -258,11 +256,11 @@ fn list_response(
     engine: &Engine,
     shown_at: Revision,
     term: u64,
-    rules: &[Rule],
+    rules: Vec<pb::Rule>,
     more: bool,
 ) -> Response<pb::ListResponse> {
     let header = Some(header(engine, shown_at, term));
-    Response::new(pb::ListResponse { header, rules: rules.iter().map(translate::shown).collect(), more })
+    Response::new(pb::ListResponse { header, rules, more })
 }
 
 fn list_scope(request: &pb::ListRequest) -> Result<Scope, Status> {
@@ -294,10 +292,10 @@ fn page_limit(limit: u32) -> Result<usize, Status> {
 
 /// Up to `limit` rules, and no more once they have `bytes_max` bytes of user data; and whether there are more.
 fn page(
-    rules: impl Iterator<Item = Result<Rule, StoreError>>,
+    rules: impl Iterator<Item = Result<pb::Rule, StoreError>>,
     limit: usize,
     bytes_max: usize,
-) -> Result<(Vec<Rule>, bool), StoreError> {
+) -> Result<(Vec<pb::Rule>, bool), StoreError> {
     let mut page = Vec::new();
     let mut bytes = 0;
     for rule in rules {

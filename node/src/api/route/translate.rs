@@ -5,7 +5,9 @@ use crate::api::error;
 use bytes::Bytes;
 use prost::Message;
 use quoin_core::Stamp;
-use quoin_core::route::{GROUP_BYTES_MAX, Mac, Node, Object, ObjectKind, Rule, RuleKey, Scope, VNI_MAX};
+use quoin_core::route::{
+    GROUP_BYTES_MAX, Mac, Node, Object, ObjectKind, Rule, RuleKey, RuleRef, Scope, VNI_MAX,
+};
 use quoin_proto::quoin::route::v1 as pb;
 use std::net::IpAddr;
 use tonic::Status;
@@ -64,7 +66,7 @@ fn mac(field: &str, text: &str) -> Result<Option<Mac>, String> {
 }
 
 /// A rule as clients see it.
-pub(super) fn shown(rule: &Rule) -> pb::Rule {
+pub(super) fn shown(rule: &RuleRef<'_>) -> pb::Rule {
     let mac = |mac: &Option<Mac>| text(|out| mac.iter().for_each(|mac| write_mac(out, mac)));
     pb::Rule {
         vni: rule.key.vni,
@@ -72,9 +74,9 @@ pub(super) fn shown(rule: &Rule) -> pb::Rule {
         mac: mac(&rule.mac),
         host_ip: rule.host_ip.as_ref().map(address).unwrap_or_default(),
         host_mac: mac(&rule.host_mac),
-        group: String::from_utf8_lossy(&rule.group).into_owned(),
+        group: lossy(rule.group),
         revision: signed(rule.revision),
-        user_data: rule.user_data.clone(),
+        user_data: Bytes::copy_from_slice(rule.user_data),
     }
 }
 
@@ -245,9 +247,9 @@ mod tests {
 
     #[test]
     fn a_rule_comes_back_as_it_was_written() {
-        assert_eq!(shown(&rule(pb_rule()).unwrap()), pb_rule());
+        assert_eq!(shown(&rule(pb_rule()).unwrap().as_ref()), pb_rule());
         let bare = pb::Rule { vni: 1, ip: "::1".into(), ..pb::Rule::default() };
-        assert_eq!(shown(&rule(bare.clone()).unwrap()), bare);
+        assert_eq!(shown(&rule(bare.clone()).unwrap().as_ref()), bare);
     }
 
     #[test]
