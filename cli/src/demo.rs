@@ -2,6 +2,7 @@
 
 mod ledger;
 mod route;
+mod table;
 
 use crate::playground::{Playground, Running};
 use anyhow::{Context, Result, ensure};
@@ -23,7 +24,7 @@ const KEYS: u32 = 5_000;
 const VALUE_BYTES: usize = 1024;
 const CLIENTS: u32 = 64;
 /// Nothing in the demo takes longer, unless something is wrong.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(180);
 
 /// Runs the demo; with `once` it ends after the job, else it serves until Ctrl-C.
 pub(crate) async fn run(once: bool) -> Result<()> {
@@ -85,10 +86,12 @@ impl Row {
 async fn all_jobs(running: &mut Running) -> Result<()> {
     let route = route::job(&running.endpoints.grpc).await.context("route")?;
     let ledger = ledger::job(running).await.context("ledger")?;
+    let table = table::job(&running.endpoints.grpc).await.context("table")?;
     let kv = kv_job(running).await.context("kv")?;
     print("kv: versioned keys", &kv)?;
     print("route: rules by network and address", &route)?;
-    print("ledger: accounts and transfers", &ledger)
+    print("ledger: accounts and transfers", &ledger)?;
+    print("table: lookup tables", &table)
 }
 
 fn print(face: &str, rows: &[Row]) -> Result<()> {
