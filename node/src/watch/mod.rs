@@ -6,7 +6,8 @@
 //!
 //! **Invariant (no gap, no duplicate).** Before the newest revision is made visible, every watcher that an event
 //! concerns is marked with the event's revision. So a watcher that has no mark has nothing to read up to the
-//! newest revision, and one that has a mark reads on from it.
+//! newest revision, and one that has a mark reads on from it. A mark is taken together with the newest revision,
+//! never in the midst of a publication: one that finds an older mark in its place leaves none of its own.
 //!
 //! **Bounds.** The ring is bounded in events and bytes ([`Options`]); a watcher takes at most
 //! [`BATCH_EVENTS_MAX`] events and about [`BATCH_BYTES_MAX`] at a time.
@@ -152,7 +153,7 @@ impl Hub {
             for event in events {
                 ring.push(Arc::new(event), &self.options);
             }
-            // Marks before the revision, and both while nobody can register in between.
+            // Marks before the revision, and both while nobody can register or take its mark in between.
             for (mark, revision) in &concerned {
                 mark.set(*revision);
             }
@@ -283,8 +284,9 @@ impl Watcher {
         self.position() >= self.hub.newest()
     }
 
-    /// Takes the mark over, then reads the newest revision: in this order, see the module's invariant.
+    /// Takes the mark over and reads the newest revision, both of the same moment: see the module's invariant.
     fn take_mark(&mut self) -> u64 {
+        let _no_publication = self.hub.ring.read();
         let marked = self.mark.revision.swap(0, SeqCst);
         if marked != 0 && (self.examine_from == 0 || marked < self.examine_from) {
             self.examine_from = marked;

@@ -126,6 +126,26 @@ async fn a_watcher_behind_compaction_is_told_so() {
     assert_eq!(drain(&mut hub.watch(all_keys(), Revision(15))).await.unwrap().len(), 6);
 }
 
+/// The apply thread publishes while a watcher takes: nothing that is published in between falls through.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_watcher_that_takes_while_others_publish_misses_nothing() {
+    const LAST: u64 = 30_000;
+    let (world, hub) = World::new(100_000);
+    let mut watcher = hub.watch(all_keys(), Revision(2));
+    let publishing = {
+        let (world, hub) = (Arc::clone(&world), Arc::clone(&hub));
+        std::thread::spawn(move || (2..=LAST).for_each(|_| world.put(&hub, "k", "v")))
+    };
+    let mut taken = 1;
+    while taken < LAST {
+        for event in watcher.next().await.unwrap() {
+            assert_eq!(event.revision.0, taken + 1);
+            taken = event.revision.0;
+        }
+    }
+    publishing.join().unwrap();
+}
+
 #[tokio::test]
 async fn stopping_ends_a_waiting_watch_and_dropping_forgets_it() {
     let (_world, hub) = World::new(2);

@@ -28,19 +28,28 @@ pub(super) struct Parser {
     bytes: usize,
     /// Length of the argument that is coming.
     length: Option<usize>,
+    /// After it nothing can be read any more.
+    failed: Option<ProtocolError>,
 }
 
 impl Parser {
     /// A parser of requests of up to `request_bytes_max` bytes.
     pub(super) fn new(request_bytes_max: usize) -> Self {
-        Self { request_bytes_max, awaited: 0, arguments: Vec::new(), bytes: 0, length: None }
+        Self { request_bytes_max, awaited: 0, arguments: Vec::new(), bytes: 0, length: None, failed: None }
     }
 
     /// The next whole request; `None` until more has come. Never empty.
     ///
     /// # Errors
-    /// What came is no request.
+    /// What came is no request; nor is what follows.
     pub(super) fn next(&mut self, buffer: &mut BytesMut) -> Result<Option<Vec<Bytes>>, ProtocolError> {
+        if let Some(problem) = &self.failed {
+            return Err(problem.clone());
+        }
+        self.read(buffer).inspect_err(|problem| self.failed = Some(problem.clone()))
+    }
+
+    fn read(&mut self, buffer: &mut BytesMut) -> Result<Option<Vec<Bytes>>, ProtocolError> {
         loop {
             if self.awaited == 0 {
                 let Some(&first) = buffer.first() else { return Ok(None) };
@@ -300,6 +309,14 @@ mod tests {
             assert!(error.to_string().contains(problem), "{error}");
         }
         assert!(all(&vec![b'a'; LINE_BYTES_MAX]).is_err());
+    }
+
+    #[test]
+    fn nothing_is_read_after_what_is_no_request() {
+        let (mut parser, mut buffer) = (Parser::new(1 << 20), BytesMut::from(&b"PING\r\n*x\r\nPING\r\n"[..]));
+        assert!(parser.next(&mut buffer).unwrap().is_some());
+        let first = parser.next(&mut buffer).unwrap_err();
+        assert_eq!(parser.next(&mut buffer).unwrap_err(), first);
     }
 
     #[test]
