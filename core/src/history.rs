@@ -1,18 +1,25 @@
-//! What remains of the past: one small event record per revision.
+//! What remains of the past: small records of events, those of one log entry together.
 //!
 //! An event names its changes; the values are the store's own versions, read at the event's sequence. So a
 //! value is written once, and an old revision is read by turning it into a sequence ([`sequence_at`]).
 //!
-//! **Invariant (events).** For every revision in `compacted+1 ..= newest` there is exactly one event record.
+//! **Invariant (events).** Every revision in `compacted+1 ..= newest` is in exactly one record, and the revisions of a
+//! record follow each other. So the first record at or behind a revision's key is the one that tells of it.
 //!
-//! Key: `0x00 'e'` and the revision, big-endian. Value: varint sequence, varint stamp, varint count, then per
-//! change a byte (0 deleted, 1 written, 2 written and stored elsewhere), the length-prefixed key, and after a 2 the
-//! length-prefixed store key at which the value stands.
+//! Key: `0x00 'e'` and the record's last revision, big-endian. Value, all numbers varints: the stamp; how many events;
+//! the sequence before the first; per event, oldest first, how far its sequence is from the one before and how many
+//! changes it has; then all changes, each a byte (0 deleted, 1 written, 2 written and stored elsewhere), the
+//! length-prefixed key, and after a 2 the length-prefixed store key at which the value stands.
 
 use crate::codec::{self, Reader};
-use crate::store::{Store, StoreError, View};
+use crate::store::{Order, Pair, Scan, Store, StoreError, View};
 use crate::types::{Progress, Revision, Sequence, Stamp};
 use bytes::Bytes;
+
+/// Events of one record at most: what is read to find one of them.
+const RECORD_EVENTS_MAX: usize = 256;
+/// Above all keys of records.
+const RECORDS_END: &[u8] = &[0, b'e' + 1];
 
 /// All that one command changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,7 +60,7 @@ pub enum Unavailable {
     },
 }
 
-/// Where the event of `revision` is stored.
+/// Where events up to `revision` are stored, if it is the last of a record.
 pub fn event_key(revision: Revision) -> [u8; 10] {
     let mut key = [0, b'e', 0, 0, 0, 0, 0, 0, 0, 0];
     key[2..].copy_from_slice(&revision.0.to_be_bytes());
@@ -64,29 +71,64 @@ const DELETED: u8 = 0;
 const WRITTEN: u8 = 1;
 const WRITTEN_ELSEWHERE: u8 = 2;
 
-/// Writes the event's record. `aliases` are the changes whose values stand at other keys than their own, by place.
-pub(crate) fn record(store: &dyn Store, event: &Event, aliases: &[(usize, Bytes)]) {
-    let keys: usize = event.changes.iter().map(|change| change.key.len() + 4).sum();
-    let elsewhere: usize = aliases.iter().map(|(_, key)| key.len() + 4).sum();
-    let mut out = Vec::with_capacity(24 + keys + elsewhere);
-    codec::put_varint(&mut out, event.sequence.0);
-    codec::put_varint(&mut out, event.stamp.0);
-    codec::put_varint(&mut out, event.changes.len() as u64);
-    let mut aliases = aliases.iter().peekable();
-    for (place, change) in event.changes.iter().enumerate() {
-        let alias = aliases.next_if(|(other, _)| *other == place);
-        let (what, elsewhere) = match (&change.value, alias) {
-            (None, _) => (DELETED, None),
-            (Some(_), None) => (WRITTEN, None),
-            (Some(_), Some((_, key))) => (WRITTEN_ELSEWHERE, Some(key)),
-        };
-        out.push(what);
-        codec::put_bytes(&mut out, &change.key);
-        if let Some(key) = elsewhere {
-            codec::put_bytes(&mut out, key);
+/// The events of the log entry that is being applied, until they are written as one record.
+#[derive(Debug, Default)]
+pub(crate) struct Recorder {
+    stamp: Stamp,
+    last: Revision,
+    /// Per event its sequence and how many changes it has.
+    events: Vec<(Sequence, usize)>,
+    changes: Vec<u8>,
+}
+
+impl Recorder {
+    /// Adds the event of the next revision. `aliases` are the changes whose values stand at other keys than their own, by
+    /// place.
+    pub(crate) fn add(&mut self, store: &dyn Store, event: &Event, aliases: &[(usize, Bytes)]) {
+        if self.events.len() == RECORD_EVENTS_MAX {
+            self.write(store);
+        }
+        (self.stamp, self.last) = (event.stamp, event.revision);
+        self.events.push((event.sequence, event.changes.len()));
+        let mut aliases = aliases.iter().peekable();
+        for (place, change) in event.changes.iter().enumerate() {
+            let alias = aliases.next_if(|(other, _)| *other == place);
+            let (what, elsewhere) = match (&change.value, alias) {
+                (None, _) => (DELETED, None),
+                (Some(_), None) => (WRITTEN, None),
+                (Some(_), Some((_, key))) => (WRITTEN_ELSEWHERE, Some(key)),
+            };
+            self.changes.push(what);
+            codec::put_bytes(&mut self.changes, &change.key);
+            if let Some(key) = elsewhere {
+                codec::put_bytes(&mut self.changes, key);
+            }
         }
     }
-    store.put(&event_key(event.revision), out.into(), event.sequence);
+
+    /// Writes what was added, if anything was, and begins anew.
+    pub(crate) fn write(&mut self, store: &dyn Store) {
+        let (Some((first, _)), Some((last, _))) = (self.events.first(), self.events.last()) else { return };
+        let (at, mut before) = (*last, first.0 - 1);
+        let mut out = Vec::with_capacity(24 + 4 * self.events.len() + self.changes.len());
+        codec::put_varint(&mut out, self.stamp.0);
+        codec::put_varint(&mut out, self.events.len() as u64);
+        codec::put_varint(&mut out, before);
+        for (sequence, changes) in self.events.drain(..) {
+            codec::put_varint(&mut out, sequence.0 - before);
+            codec::put_varint(&mut out, changes as u64);
+            before = sequence.0;
+        }
+        out.append(&mut self.changes);
+        store.put(&event_key(self.last), out.into(), at);
+    }
+
+    /// The sequence of an event that is not written yet.
+    pub(crate) fn sequence_of(&self, revision: Revision) -> Option<Sequence> {
+        let back = self.last.0.checked_sub(revision.0)? as usize;
+        let place = self.events.len().checked_sub(back + 1)?;
+        Some(self.events[place].0)
+    }
 }
 
 /// The sequence that shows the state as of `revision`.
@@ -114,17 +156,16 @@ pub fn sequence_at(
 
 /// Sequence and stamp of the event at `revision`, without its changes.
 pub fn header(view: View<'_>, revision: Revision) -> Result<Option<(Sequence, Stamp)>, StoreError> {
-    let Some(record) = view.get(&event_key(revision))? else { return Ok(None) };
-    let mut reader = Reader::new(record, "event record");
-    Ok(Some((Sequence(reader.varint()?), Stamp(reader.varint()?))))
+    let Some(pair) = records(view, revision).next() else { return Ok(None) };
+    let record = Record::decode(pair?)?;
+    let place = revision.0.checked_sub(record.next.0);
+    let found = place.and_then(|place| record.events.as_slice().get(place as usize));
+    Ok(found.map(|(sequence, _)| (*sequence, record.stamp)))
 }
 
-/// The event at `revision` with its values, `None` where it is compacted or has not happened.
-///
-/// # Errors
-/// The store failed.
-pub fn event(view: View<'_>, revision: Revision) -> Result<Option<Event>, StoreError> {
-    view.get(&event_key(revision))?.map(|record| decode(view, revision, record, &|_| true)).transpose()
+/// The records from the one on that tells of `revision`.
+fn records<'a>(view: View<'a>, revision: Revision) -> Scan<'a> {
+    view.scan(&event_key(revision), RECORDS_END, Order::Ascending)
 }
 
 /// The events of `from..=to`, oldest first, read lazily, with only those changes whose store key `wanted` takes
@@ -135,42 +176,89 @@ pub fn events<'a>(
     to: Revision,
     wanted: impl Fn(&[u8]) -> bool + 'a,
 ) -> impl Iterator<Item = Result<Event, StoreError>> + 'a {
-    view.scan(&event_key(from), &event_key(to.next()), crate::store::Order::Ascending).map(move |pair| {
-        let (key, record) = pair?;
-        let revision = key[2..].try_into().map(u64::from_be_bytes).expect("event keys are 10 bytes long");
-        decode(view, Revision(revision), record, &wanted)
-    })
+    let mut events = Events { view, records: records(view, from), record: None, from, to, wanted };
+    std::iter::from_fn(move || events.next().transpose())
 }
 
-fn decode(
-    view: View<'_>,
-    revision: Revision,
-    record: Bytes,
-    wanted: &dyn Fn(&[u8]) -> bool,
-) -> Result<Event, StoreError> {
-    let mut reader = Reader::new(record, "event record");
-    let sequence = Sequence(reader.varint()?);
-    let stamp = Stamp(reader.varint()?);
-    let count = reader.varint()?;
-    let mut changes = Vec::new();
-    for _ in 0..count {
-        let what = reader.byte()?;
-        let key = reader.bytes()?;
-        let stored_at = match what {
-            DELETED => None,
-            WRITTEN => Some(key.clone()),
-            WRITTEN_ELSEWHERE => Some(reader.bytes()?),
-            _ => return Err(reader.malformed().into()),
-        };
-        if wanted(&key) {
-            let value = match stored_at {
-                Some(at) => view.at(sequence).get(&at)?,
-                None => None,
+struct Events<'a, F> {
+    view: View<'a>,
+    records: Scan<'a>,
+    record: Option<Record>,
+    from: Revision,
+    to: Revision,
+    wanted: F,
+}
+
+impl<F: Fn(&[u8]) -> bool> Events<'_, F> {
+    fn next(&mut self) -> Result<Option<Event>, StoreError> {
+        loop {
+            let Some(record) = &mut self.record else {
+                let Some(pair) = self.records.next() else { return Ok(None) };
+                self.record = Some(Record::decode(pair?)?);
+                continue;
             };
-            changes.push(Change { key, value });
+            if record.next > self.to {
+                return Ok(None);
+            }
+            let early = record.next < self.from;
+            match record.take(self.view, |key| !early && (self.wanted)(key))? {
+                Some(event) if !early => return Ok(Some(event)),
+                Some(_) => {}
+                None => self.record = None,
+            }
         }
     }
-    Ok(Event { revision, sequence, stamp, changes })
+}
+
+/// A record that is taken apart, event by event.
+struct Record {
+    stamp: Stamp,
+    /// The revision of the event that is taken next.
+    next: Revision,
+    events: std::vec::IntoIter<(Sequence, u64)>,
+    changes: Reader,
+}
+
+impl Record {
+    fn decode((key, value): Pair) -> Result<Self, StoreError> {
+        let last = key[2..].try_into().map(u64::from_be_bytes).expect("event keys are 10 bytes long");
+        let mut reader = Reader::new(value, "event record");
+        let stamp = Stamp(reader.varint()?);
+        let count = reader.varint()?;
+        let mut sequence = reader.varint()?;
+        let mut events = Vec::new();
+        for _ in 0..count {
+            sequence = sequence.saturating_add(reader.varint()?);
+            events.push((Sequence(sequence), reader.varint()?));
+        }
+        let first = (last + 1).checked_sub(count).ok_or_else(|| reader.malformed())?;
+        Ok(Self { stamp, next: Revision(first), events: events.into_iter(), changes: reader })
+    }
+
+    fn take(&mut self, view: View<'_>, wanted: impl Fn(&[u8]) -> bool) -> Result<Option<Event>, StoreError> {
+        let Some((sequence, count)) = self.events.next() else { return Ok(None) };
+        let (revision, stamp) = (self.next, self.stamp);
+        self.next = revision.next();
+        let mut changes = Vec::new();
+        for _ in 0..count {
+            let what = self.changes.byte()?;
+            let key = self.changes.bytes()?;
+            let stored_at = match what {
+                DELETED => None,
+                WRITTEN => Some(key.clone()),
+                WRITTEN_ELSEWHERE => Some(self.changes.bytes()?),
+                _ => return Err(self.changes.malformed().into()),
+            };
+            if wanted(&key) {
+                let value = match stored_at {
+                    Some(at) => view.at(sequence).get(&at)?,
+                    None => None,
+                };
+                changes.push(Change { key, value });
+            }
+        }
+        Ok(Some(Event { revision, sequence, stamp, changes }))
+    }
 }
 
 /// The newest revision whose stamp is not after `stamp`; for keeping history by age.
@@ -184,4 +272,73 @@ pub fn revision_before(view: View<'_>, progress: &Progress, stamp: Stamp) -> Res
         }
     }
     Ok(low)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::MemoryStore;
+
+    fn change(key: &str, value: Option<&'static str>) -> Change {
+        let value = value.map(|value| Bytes::from_static(value.as_bytes()));
+        Change { key: Bytes::copy_from_slice(key.as_bytes()), value }
+    }
+
+    fn event(revision: u64, sequence: u64, changes: Vec<Change>) -> Event {
+        Event { revision: Revision(revision), sequence: Sequence(sequence), stamp: Stamp(1_000), changes }
+    }
+
+    /// As a machine does it: the changed records, then the event.
+    fn write(store: &MemoryStore, recorder: &mut Recorder, event: &Event) {
+        for Change { key, value } in &event.changes {
+            match value {
+                Some(value) => store.put(key, value.clone(), event.sequence),
+                None => store.delete(key, event.sequence),
+            }
+        }
+        recorder.add(store, event, &[]);
+    }
+
+    #[test]
+    fn the_bytes_of_a_record_are_as_documented() {
+        let (store, mut recorder) = (MemoryStore::new(), Recorder::default());
+        write(&store, &mut recorder, &event(2, 10, vec![change("a", Some("1"))]));
+        let both = vec![change("a", None), change("other", Some("2"))];
+        recorder.add(&store, &event(3, 13, both), &[(1, Bytes::from_static(b"b"))]);
+        recorder.write(&store);
+        let record = store.get(&event_key(Revision(3)), Sequence(13)).unwrap().unwrap();
+        let expected =
+            [&[0xe8, 7, 2, 9, 1, 1, 3, 2][..], b"\x01\x01a", b"\0\x01a", b"\x02\x05other\x01b"].concat();
+        assert_eq!(record, expected);
+    }
+
+    #[test]
+    fn every_part_of_the_past_is_found_in_records_of_any_length() {
+        let (store, mut recorder) = (MemoryStore::new(), Recorder::default());
+        let last = 3 * RECORD_EVENTS_MAX as u64;
+        let all: Vec<Event> =
+            (2..=last).map(|revision| event(revision, 3 * revision, vec![change("k", Some("v"))])).collect();
+        for event in &all {
+            write(&store, &mut recorder, event);
+            if event.revision.0.is_multiple_of(7) && event.revision.0 < 100 {
+                assert_eq!(recorder.sequence_of(event.revision), Some(event.sequence));
+                recorder.write(&store);
+                assert_eq!(recorder.sequence_of(event.revision), None);
+            }
+        }
+        recorder.write(&store);
+        let view = View::new(&store, Sequence(3 * last));
+        for (from, to) in [(2, last), (2, 2), (5, 9), (7, 8), (90, 400), (last, last), (last, last + 5)] {
+            let found: Vec<Event> =
+                events(view, Revision(from), Revision(to), |_| true).map(Result::unwrap).collect();
+            let to = to.min(last);
+            assert_eq!(found, all[from as usize - 2..to as usize - 1], "{from}..={to}");
+        }
+        for revision in 2..=last {
+            let found = header(view, Revision(revision)).unwrap();
+            assert_eq!(found, Some((Sequence(3 * revision), Stamp(1_000))));
+        }
+        assert_eq!(header(view, Revision(1)).unwrap(), None);
+        assert_eq!(header(view, Revision(last + 1)).unwrap(), None);
+    }
 }

@@ -8,7 +8,7 @@
 
 use crate::batch::{Batch, Command, Face};
 use crate::codec::{self, Reader};
-use crate::history::{self, Event};
+use crate::history::{self, Event, Recorder};
 use crate::store::{Store, StoreError, View};
 use crate::tx::Tx;
 use crate::types::{Index, Progress, Revision, Sequence, Stamp, Term};
@@ -106,7 +106,7 @@ impl Machines {
         payload: Bytes,
     ) -> Result<Outcome, StoreError> {
         let before = self.begin(index, term);
-        let mut outcome = Outcome::default();
+        let (mut outcome, mut recorder) = (Outcome::default(), Recorder::default());
         if !payload.is_empty() {
             let batch = Batch::decode(payload)?;
             // A new leader's clock may lag: time never runs backwards along the log.
@@ -115,16 +115,16 @@ impl Machines {
                 self.progress.stamped_term = term;
                 self.progress.term_began = self.progress.stamp;
             }
-            self.expire(store, &mut outcome)?;
+            self.expire(store, &mut recorder, &mut outcome)?;
             outcome.replies.reserve(batch.commands.len());
             for command in batch.commands {
-                let mut tx = Tx::begin(store, &self.progress);
+                let mut tx = Tx::begin(store, &self.progress, &mut recorder);
                 let reply = self.dispatch(&mut tx, command)?;
                 outcome.replies.push(reply);
                 outcome.events.extend(tx.finish(&mut self.progress));
             }
         }
-        self.end(store, before)?;
+        self.end(store, before, recorder)?;
         Ok(outcome)
     }
 
@@ -142,8 +142,8 @@ impl Machines {
         command: Option<Command>,
     ) -> Result<Outcome, StoreError> {
         let before = self.begin(index, term);
-        let mut outcome = Outcome::default();
-        let mut tx = Tx::begin(store, &self.progress);
+        let (mut outcome, mut recorder) = (Outcome::default(), Recorder::default());
+        let mut tx = Tx::begin(store, &self.progress, &mut recorder);
         tx.put(CONFIGURATION_KEY, configuration);
         let reply = match command {
             Some(command) => self.dispatch(&mut tx, command)?,
@@ -151,7 +151,7 @@ impl Machines {
         };
         outcome.replies.push(reply);
         outcome.events.extend(tx.finish(&mut self.progress));
-        self.end(store, before)?;
+        self.end(store, before, recorder)?;
         Ok(outcome)
     }
 
@@ -162,7 +162,13 @@ impl Machines {
         self.progress.compacted
     }
 
-    fn end(&mut self, store: &dyn Store, compacted_before: Revision) -> Result<(), StoreError> {
+    fn end(
+        &mut self,
+        store: &dyn Store,
+        compacted_before: Revision,
+        mut recorder: Recorder,
+    ) -> Result<(), StoreError> {
+        recorder.write(store);
         // The progress record takes a sequence of its own, so that no key is ever written twice at one.
         self.progress.sequence = self.progress.sequence.next();
         store.put(PROGRESS_KEY, encode_progress(&self.progress), self.progress.sequence);
@@ -183,23 +189,28 @@ impl Machines {
     }
 
     /// Lets what is due expire, one revision per lease or key, before the batch's commands see the state.
-    fn expire(&mut self, store: &dyn Store, outcome: &mut Outcome) -> Result<(), StoreError> {
+    fn expire(
+        &mut self,
+        store: &dyn Store,
+        recorder: &mut Recorder,
+        outcome: &mut Outcome,
+    ) -> Result<(), StoreError> {
         let view = View::new(store, self.progress.sequence);
         let due = self.kv.due(view, self.progress.stamp, kv::EXPIRIES_PER_BATCH_MAX)?;
         let left = kv::EXPIRIES_PER_BATCH_MAX - due.len();
         for due in due {
-            let mut tx = Tx::begin(store, &self.progress);
+            let mut tx = Tx::begin(store, &self.progress, recorder);
             self.kv.expire(&mut tx, due)?;
             outcome.events.extend(tx.finish(&mut self.progress));
         }
         for _ in 0..left {
-            let mut tx = Tx::begin(store, &self.progress);
+            let mut tx = Tx::begin(store, &self.progress, recorder);
             if !self.route.expire_next(&mut tx)? {
                 break;
             }
             outcome.events.extend(tx.finish(&mut self.progress));
         }
-        let mut tx = Tx::begin(store, &self.progress);
+        let mut tx = Tx::begin(store, &self.progress, recorder);
         if self.ledger.expire(&mut tx)? {
             outcome.events.extend(tx.finish(&mut self.progress));
         }
@@ -218,7 +229,8 @@ pub fn read_progress(store: &dyn Store) -> Result<Progress, StoreError> {
 /// Writes the state with which every founding replica begins, into an empty store.
 pub fn found(store: &dyn Store, configuration: Bytes, members: &[system::Member]) {
     let mut progress = Progress { revision: Revision(1), ..Progress::default() };
-    let mut tx = Tx::begin(store, &progress);
+    let mut recorder = Recorder::default();
+    let mut tx = Tx::begin(store, &progress, &mut recorder);
     tx.put(CONFIGURATION_KEY, configuration);
     for member in members {
         system::put_member(&mut tx, member);
@@ -242,7 +254,8 @@ pub fn found_again(
     members: &[system::Member],
 ) -> Result<Progress, StoreError> {
     let mut progress = read_progress(store)?;
-    let mut tx = Tx::begin(store, &progress);
+    let mut recorder = Recorder::default();
+    let mut tx = Tx::begin(store, &progress, &mut recorder);
     tx.put(CONFIGURATION_KEY, configuration);
     system::replace_members(&mut tx, members)?;
     let event = tx.finish(&mut progress);

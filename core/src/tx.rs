@@ -1,6 +1,6 @@
 //! One command's hold on the state: it reads its own writes, takes at most one revision, and notes what changed.
 
-use crate::history::{self, Change, Event};
+use crate::history::{self, Change, Event, Recorder, Unavailable};
 use crate::store::{Order, Scan, Store, StoreError, View};
 use crate::types::{Progress, Revision, Sequence, Stamp};
 use bytes::Bytes;
@@ -11,6 +11,7 @@ use bytes::Bytes;
 /// [`Tx::change`] for what has a revision, a history and watchers.
 pub struct Tx<'a> {
     store: &'a dyn Store,
+    recorder: &'a mut Recorder,
     /// Before this command; `compacted` may have been moved by it.
     progress: Progress,
     sequence: Sequence,
@@ -22,10 +23,11 @@ pub struct Tx<'a> {
 }
 
 impl<'a> Tx<'a> {
-    /// A transaction for the command that follows `progress`.
-    pub(crate) fn begin(store: &'a dyn Store, progress: &Progress) -> Self {
+    /// A transaction for the command that follows `progress`, whose event `recorder` will keep.
+    pub(crate) fn begin(store: &'a dyn Store, progress: &Progress, recorder: &'a mut Recorder) -> Self {
         Self {
             store,
+            recorder,
             progress: *progress,
             sequence: progress.sequence.next(),
             changes: Vec::new(),
@@ -72,6 +74,14 @@ impl<'a> Tx<'a> {
     /// The state, this command's own writes included.
     pub fn view(&self) -> View<'a> {
         View::new(self.store, self.sequence)
+    }
+
+    /// The sequence that shows the state as of `revision`, which may be one of this same log entry.
+    pub fn sequence_at(&self, revision: Revision) -> Result<Result<Sequence, Unavailable>, StoreError> {
+        match self.recorder.sequence_of(revision) {
+            Some(sequence) if revision >= self.compacted() => Ok(Ok(sequence)),
+            _ => history::sequence_at(self.view(), &self.progress(), revision),
+        }
     }
 
     /// The value of `key`.
@@ -122,7 +132,7 @@ impl<'a> Tx<'a> {
         self.changes.push(Change { key: name, value });
     }
 
-    /// Ends the command: writes its event, if anything changed, and moves `progress` past it.
+    /// Ends the command: records its event, if anything changed, and moves `progress` past it.
     pub(crate) fn finish(self, progress: &mut Progress) -> Option<Event> {
         progress.sequence = self.sequence;
         progress.compacted = self.progress.compacted;
@@ -136,7 +146,7 @@ impl<'a> Tx<'a> {
             stamp: self.progress.stamp,
             changes: self.changes,
         };
-        history::record(self.store, &event, &self.aliases);
+        self.recorder.add(self.store, &event, &self.aliases);
         Some(event)
     }
 

@@ -213,7 +213,7 @@ impl Machine {
         let mut responses = Vec::with_capacity(steps.len());
         for step in steps {
             let response = match step.step.expect("checked by txn::check") {
-                Step::Range(range) => match query::range_in(tx, &range)? {
+                Step::Range(range) => match query::range_in(tx, &range, usize::MAX)? {
                     Ok(reply) => Response::Range(reply),
                     Err(refusal) => return Ok(Err(refusal)),
                 },
@@ -427,7 +427,7 @@ fn check_answer(tx: &Tx<'_>, answered: Vec<Range>) -> Done<()> {
     }
     let mut left = REPLY_BYTES_MAX;
     for range in &answered {
-        let reply = done!(query::range_bounded(tx.view(), &tx.progress(), range, left)?);
+        let reply = done!(query::range_in(tx, range, left)?);
         let bytes: usize = reply.kvs.iter().map(|kv| kv.key.len() + kv.value.len()).sum();
         left = done!(left.checked_sub(bytes).ok_or(Refusal::ResponseTooLarge));
     }

@@ -377,12 +377,23 @@ fn sort(kvs: &mut [KeyValue], request: &Range) {
     }
 }
 
-/// A read within a transaction: it sees what the transaction has written, or an older revision.
-pub(super) fn range_in(tx: &Tx<'_>, request: &Range) -> Result<Result<RangeReply, Refusal>, StoreError> {
-    let own = tx.revision().0 as i64;
+/// A read within a transaction: it sees what the transaction has written, or an older revision; bounded as
+/// [`range_bounded`].
+pub(super) fn range_in(
+    tx: &Tx<'_>,
+    request: &Range,
+    bytes_max: usize,
+) -> Result<Result<RangeReply, Refusal>, StoreError> {
     let newest = Range { revision: 0, ..request.clone() };
-    let request = if request.revision == own { &newest } else { request };
-    range(tx.view(), &tx.progress(), request)
+    let view = match Revision(request.revision.max(0) as u64) {
+        Revision(0) => tx.view(),
+        own if own == tx.revision() => tx.view(),
+        older => match tx.sequence_at(older)? {
+            Ok(sequence) => tx.view().at(sequence),
+            Err(unavailable) => return Ok(Err(unavailable.into())),
+        },
+    };
+    range_bounded(view, &tx.progress(), &newest, bytes_max)
 }
 
 /// Whether a transaction's read can be served, before the transaction writes.
@@ -393,7 +404,7 @@ pub(super) fn check_revision(tx: &Tx<'_>, request: &Range) -> Result<Result<(), 
     if request.revision <= 0 {
         return Ok(Ok(()));
     }
-    let found = history::sequence_at(tx.view(), &tx.progress(), Revision(request.revision as u64))?;
+    let found = tx.sequence_at(Revision(request.revision as u64))?;
     Ok(found.map(|_| ()).map_err(Refusal::from))
 }
 

@@ -303,10 +303,22 @@ impl RaftThread {
         for committed in committed {
             self.work.commit(committed);
         }
-        self.work.queue.extend(barriers.into_iter().map(Work::Wait));
+        self.let_read(barriers);
         for to in snapshots_wanted {
             snapshots::send(&self.shared, to);
         }
+    }
+
+    /// Reads whose state is applied already, as it mostly is, go ahead; the others wait for the apply thread.
+    fn let_read(&self, barriers: Vec<Barrier>) {
+        let applied = self.shared.published.load().progress.index.0;
+        let (ready, early): (Vec<_>, Vec<_>) =
+            barriers.into_iter().partition(|barrier| barrier.index <= applied);
+        for waiter in ready.into_iter().flat_map(|barrier| barrier.waiters) {
+            // Nobody there any more: the client has gone.
+            let _ = waiter.send(Ok(()));
+        }
+        self.work.queue.extend(early.into_iter().map(Work::Wait));
     }
 
     /// The store is replaced before the log restarts behind it: a crash in between leaves a store that is ahead

@@ -201,6 +201,9 @@ pub struct Replica {
     reads_waiting: Vec<(u64, ReadWaiter)>,
     read_round: Option<ReadRound>,
     last_round: u64,
+    /// The voters that answered a leader's read round first since the last tick: no more than make a majority with it.
+    /// While they are known only they are asked.
+    confirming: Vec<u64>,
     effects: Effects,
 }
 
@@ -269,6 +272,7 @@ impl Replica {
             reads_waiting: Vec::new(),
             read_round: None,
             last_round: 0,
+            confirming: Vec::new(),
             effects: Effects::default(),
         };
         replica.draw_election_timeout();
@@ -333,6 +337,8 @@ impl Replica {
     /// One tick of the clock has passed.
     pub fn tick(&mut self) {
         self.ticks += 1;
+        // All are asked again now and then, so that a voter that has become slow or deaf is not waited for.
+        self.confirming.clear();
         self.raw.tick();
         let ticks = self.ticks;
         let older_than = |since: u64, age: u64| ticks - since > age;
@@ -363,6 +369,7 @@ impl Replica {
         self.heard.insert(from, self.ticks);
         match message {
             PeerMessage::Raft(message) => {
+                self.note_confirmation(&message);
                 // An error means that the message does not concern this state: to drop it is the protocol.
                 let _ = self.raw.step(*message);
             }
@@ -382,8 +389,25 @@ impl Replica {
         self.reply_forward(to, request, ForwardOutcome::Busy);
     }
 
+    fn note_confirmation(&mut self, message: &eraftpb::Message) {
+        let answer =
+            message.get_msg_type() == MessageType::MsgHeartbeatResponse && !message.context.is_empty();
+        let votes = self.configuration().voters.contains(&message.from);
+        if answer && votes && !self.is_confirmed() && !self.confirming.contains(&message.from) {
+            self.confirming.push(message.from);
+        }
+    }
+
+    /// Whether enough voters are known that answer read rounds. Never while two configurations are in force.
+    fn is_confirmed(&self) -> bool {
+        let ConfState { voters, voters_outgoing, .. } = self.configuration();
+        let confirming = self.confirming.len() + usize::from(voters.contains(&self.id()));
+        voters_outgoing.is_empty() && confirming > voters.len() / 2
+    }
+
     /// The connection to a peer broke: what was forwarded to it has an unknown fate.
     pub fn peer_lost(&mut self, peer: u64) {
+        self.confirming.clear();
         self.raw.report_unreachable(peer);
         let lost: Vec<u64> =
             self.forwards.iter().filter(|(_, sent)| sent.to == peer).map(|(id, _)| *id).collect();
@@ -723,10 +747,15 @@ impl Replica {
         }
     }
 
-    /// The message as it goes to the peer; a snapshot goes its own way.
+    /// The message as it goes to the peer. A snapshot goes its own way, and what asks for a read round goes to no more
+    /// peers than it needs: the tick's heartbeats go to all.
     fn wire(&mut self, message: eraftpb::Message) -> Option<(u64, PeerMessage)> {
         if message.get_msg_type() == MessageType::MsgSnapshot {
             self.effects.snapshots_wanted.push(message.to);
+            return None;
+        }
+        let asks = message.get_msg_type() == MessageType::MsgHeartbeat && !message.context.is_empty();
+        if asks && !self.confirming.contains(&message.to) && self.is_confirmed() {
             return None;
         }
         Some((message.to, PeerMessage::Raft(Box::new(message))))

@@ -19,6 +19,7 @@ use super::greeting::{Answer, DialError, GREETING_TIMEOUT, Greeting, Purpose, Ve
 use super::message::{self, FRAME_HEADER, FrameBuffer, PeerMessage};
 use bytes::{Buf, BytesMut};
 use parking_lot::{Condvar, Mutex};
+use rustix::net::SendFlags;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -30,6 +31,8 @@ use std::time::Duration;
 pub const OUTBOX_BYTES_MAX: usize = 64 << 20;
 /// Connections that others made and that are served at once at most: far more than a cluster has members.
 pub const ACCEPTED_MAX: usize = 1024;
+/// Messages up to this size are written by whoever sends them, if nothing waits.
+const WRITTEN_AT_ONCE_BYTES_MAX: usize = 8 << 10;
 const WAKE_TIMEOUT: Duration = Duration::from_secs(1);
 const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
 const RECONNECT_PAUSE_MAX: Duration = Duration::from_secs(2);
@@ -103,7 +106,12 @@ struct Outbox {
 struct OutboxState {
     messages: VecDeque<PeerMessage>,
     bytes: usize,
-    connected: bool,
+    /// Where small messages are written at once, while the writing thread has nothing to do.
+    stream: Option<TcpStream>,
+    /// The writing thread has taken messages that it may not have written yet.
+    writing: bool,
+    /// The rest of a frame that the connection could not take at once: goes before all messages.
+    rest: Vec<u8>,
     closed: bool,
 }
 
@@ -178,7 +186,11 @@ impl Transport {
 
     /// Queues a message. False where it was dropped: the peer is unknown, away, or its outbox is full.
     pub fn send(&self, to: u64, message: PeerMessage) -> bool {
-        let sent = self.peers.lock().get(&to).is_some_and(|peer| peer.outbox.push(message));
+        let sent = self
+            .peers
+            .lock()
+            .get(&to)
+            .is_some_and(|peer| peer.outbox.push(self.group, message, &self.counters));
         if !sent {
             self.counters.dropped.fetch_add(1, Ordering::Relaxed);
         }
@@ -226,7 +238,7 @@ impl Transport {
                 pause = RECONNECT_PAUSE;
                 last_error.clear();
                 tracing::debug!(peer = format!("{peer:x}"), target, "connected");
-                outbox.open();
+                outbox.open(stream.try_clone()?);
                 Ok(self.write_frames(&stream, outbox)?)
             });
             outbox.shut();
@@ -253,7 +265,8 @@ impl Transport {
 
     fn write_frames(&self, mut stream: &TcpStream, outbox: &Outbox) -> io::Result<()> {
         let mut frames = FrameBuffer::default();
-        while let Some(messages) = outbox.take() {
+        while let Some((rest, messages)) = outbox.take() {
+            stream.write_all(&rest)?;
             for message in &messages {
                 frames.push(self.group, message);
             }
@@ -461,11 +474,18 @@ impl Drop for Held<'_> {
 }
 
 impl Outbox {
-    fn push(&self, message: PeerMessage) -> bool {
+    fn push(&self, group: GroupId, message: PeerMessage, counters: &Counters) -> bool {
         let size = approximate_size(&message);
         let mut state = self.state.lock();
-        if !state.connected || state.bytes + size > OUTBOX_BYTES_MAX {
+        if state.stream.is_none() || state.bytes + size > OUTBOX_BYTES_MAX {
             return false;
+        }
+        let idle = !state.writing && state.messages.is_empty() && state.rest.is_empty();
+        if idle && size <= WRITTEN_AT_ONCE_BYTES_MAX {
+            if !state.write_now(group, &message, counters) {
+                self.filled.notify_one();
+            }
+            return true;
         }
         state.bytes += size;
         state.messages.push_back(message);
@@ -475,25 +495,27 @@ impl Outbox {
         true
     }
 
-    /// All that waits; blocks while there is nothing; `None` once closed.
-    fn take(&self) -> Option<VecDeque<PeerMessage>> {
+    /// All that waits, with the rest of a frame that goes before it; blocks while there is nothing; `None` once closed.
+    fn take(&self) -> Option<(Vec<u8>, VecDeque<PeerMessage>)> {
         let mut state = self.state.lock();
-        while state.messages.is_empty() && !state.closed {
+        state.writing = false;
+        while state.messages.is_empty() && state.rest.is_empty() && !state.closed {
             self.filled.wait(&mut state);
         }
+        state.writing = true;
         state.bytes = 0;
-        (!state.closed).then(|| std::mem::take(&mut state.messages))
+        let waiting = (std::mem::take(&mut state.rest), std::mem::take(&mut state.messages));
+        (!state.closed).then_some(waiting)
     }
 
-    fn open(&self) {
-        self.state.lock().connected = true;
+    fn open(&self, stream: TcpStream) {
+        self.state.lock().stream = Some(stream);
     }
 
     fn shut(&self) {
         let mut state = self.state.lock();
-        state.connected = false;
-        state.messages.clear();
-        state.bytes = 0;
+        let closed = state.closed;
+        *state = OutboxState { closed, ..OutboxState::default() };
     }
 
     fn close(&self) {
@@ -510,6 +532,22 @@ impl Outbox {
         if !state.closed {
             let _ = self.filled.wait_for(&mut state, pause);
         }
+    }
+}
+
+impl OutboxState {
+    /// Writes a frame as far as the connection takes it without waiting, which saves waking a thread. False where
+    /// something is left for that thread: a rest, or an error to find.
+    fn write_now(&mut self, group: GroupId, message: &PeerMessage, counters: &Counters) -> bool {
+        let Some(stream) = &self.stream else { return false };
+        let mut frame = FrameBuffer::default();
+        frame.push(group, message);
+        let bytes = frame.take().concat();
+        counters.sent_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        let written = rustix::net::send(stream, &bytes, flags).unwrap_or(0);
+        self.rest = bytes[written..].to_vec();
+        self.rest.is_empty()
     }
 }
 
@@ -564,12 +602,19 @@ mod tests {
     #[derive(Default)]
     struct Notes {
         removed: Mutex<Vec<u64>>,
+        /// Requests of forward replies, in the order in which they came; held up while a test has the lock.
+        received: Mutex<Vec<u64>>,
         cast_out: Mutex<Vec<String>>,
         changed: Condvar,
     }
 
     impl Handler for Notes {
-        fn received(&self, _: u64, _: GroupId, _: PeerMessage) {}
+        fn received(&self, _: u64, _: GroupId, message: PeerMessage) {
+            if let PeerMessage::ForwardReply { request, .. } = message {
+                self.received.lock().push(request);
+                self.changed.notify_all();
+            }
+        }
         fn lost(&self, _: u64) {}
         fn snapshot_offered(&self, _: u64, _: TcpStream) {}
         fn join_asked(&self, _: TcpStream) {}
@@ -676,21 +721,44 @@ mod tests {
     fn a_member_that_is_connected_when_it_is_removed_is_told_so() {
         let (peer, other) = (Process::start(1), Process::start(2));
         other.transport.set_peers(&BTreeMap::from([(1, peer.address())]));
-        let frame = || PeerMessage::ForwardReply {
-            request: 0,
-            outcome: super::super::message::ForwardOutcome::NotLeader,
-        };
-        while !other.transport.send(1, frame()) {
+        while !other.transport.send(1, frame(0)) {
             std::thread::yield_now();
         }
         peer.notes.removed.lock().push(2);
         peer.transport.part_with(&BTreeSet::from([2]));
         while other.notes.cast_out.lock().is_empty() {
             // What it sends fails, or finds nobody: it dials again.
-            other.transport.send(1, frame());
+            other.transport.send(1, frame(0));
             std::thread::yield_now();
         }
         assert!(other.wait_cast_out().contains("member 2 was removed"));
+    }
+
+    fn frame(request: u64) -> PeerMessage {
+        PeerMessage::ForwardReply { request, outcome: super::super::message::ForwardOutcome::NotLeader }
+    }
+
+    /// Written at once while the connection takes it, in part when it takes no more, queued after that.
+    #[test]
+    fn messages_to_a_peer_that_stops_reading_for_a_while_come_whole_and_in_order() {
+        const COUNT: u64 = 400_000;
+        let (peer, other) = (Process::start(1), Process::start(2));
+        other.transport.set_peers(&BTreeMap::from([(1, peer.address())]));
+        while !other.transport.send(1, frame(0)) {
+            std::thread::yield_now();
+        }
+        {
+            let _held_up = peer.notes.received.lock();
+            for number in 1..COUNT {
+                assert!(other.transport.send(1, frame(number)), "message {number} was dropped");
+            }
+        }
+        let mut received = peer.notes.received.lock();
+        while received.len() < COUNT as usize {
+            let timeout = peer.notes.changed.wait_for(&mut received, Duration::from_secs(30));
+            assert!(!timeout.timed_out(), "{} of {COUNT} came", received.len());
+        }
+        assert!(received.iter().copied().eq(0..COUNT));
     }
 
     #[test]
