@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Clients of Redis against a cluster: redis-py does what its users do, redis-benchmark its usual cases.
+# Clients of Redis against a cluster: redis-py and the crate redis do what their users do, redis-benchmark its usual cases.
 # usage: run.sh PATH-TO-QUOIN
 set -euo pipefail
 quoin=$(realpath "$1")
@@ -22,6 +22,11 @@ playground=$!
 trap 'kill $playground; wait $playground || true; rm -rf "$folder"' EXIT
 for _ in $(seq 600); do [ -s "$folder/ends.json" ] && break; sleep 0.1; done
 /usr/bin/python3 "$here/clients.py" "$folder/ends.json"
+table=$folder/table
+{ echo key,value; for key in $(seq 1000); do printf '%d,%08d\n' "$key" "$key"; done; } >"$folder/table.csv"
+"$quoin" table build compat --input "$folder/table.csv" --output "$table"
+"$quoin" table publish "$table" --activate --endpoints "127.0.0.1:$base"
+cargo run --quiet --manifest-path "$here/crate/Cargo.toml" -- "$folder/ends.json"
 port=$((base + 3))
 # It asks CONFIG GET first, and prints one line for each case.
 cases=$(redis-benchmark -p "$port" -t set,get,incr,mset -n 2000 -c 20 -P 8 -d 100 -q --csv)

@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 const LATENCY_NS_MAX: u64 = 60_000_000_000;
 /// Requests of an open loop that may be under way at once; beyond them the load generator says that it is
 /// overrun instead of eating all memory.
-const OPEN_LOOP_REQUESTS_MAX: usize = 20_000;
+pub(super) const OPEN_LOOP_REQUESTS_MAX: usize = 20_000;
 
 /// How a run goes.
 pub(super) struct Run {
@@ -54,6 +54,11 @@ pub(super) struct Shared {
 }
 
 impl Shared {
+    /// Starts of an open loop that did not happen.
+    pub(super) fn drop_many(&self, operations: u64) {
+        self.dropped.fetch_add(operations, Ordering::Relaxed);
+    }
+
     pub(super) fn record(&self, count: &mut Count, intended: Instant, result: &Result<()>) {
         self.record_many(count, intended, 1, result);
     }
@@ -191,7 +196,7 @@ async fn open(worker: impl Work, shared: Arc<Shared>, number: usize, clients: us
             });
         } else {
             under_way.fetch_sub(1, Ordering::Relaxed);
-            shared.dropped.fetch_add(1, Ordering::Relaxed);
+            shared.drop_many(1);
         }
         intended += interval;
     }

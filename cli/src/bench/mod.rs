@@ -1,13 +1,15 @@
-//! `quoin bench`: the load generator. It speaks etcd's API, so it measures etcd with the very same client.
+//! `quoin bench`: the load generator. It speaks etcd's API and Redis's protocol, so it measures etcd and Redis with the very same
+//! clients.
 //!
-//! `load.rs` makes the load and keeps the time (`stream.rs` over streams), `targets.rs` is what one operation does, `machine.rs` reads what
-//! the machine did meanwhile, `report.rs` shows it.
+//! `load.rs` makes the load and keeps the time (`stream.rs` over streams), `targets.rs` is what one operation does, `resp.rs` a client of Redis's
+//! protocol, `machine.rs` reads what the machine did meanwhile, `report.rs` shows it.
 
 mod leases;
 mod ledger;
 mod load;
 mod machine;
 mod report;
+mod resp;
 mod route;
 pub(crate) mod sample_table;
 mod stream;
@@ -24,6 +26,8 @@ use std::time::Duration;
 pub(crate) enum Bench {
     /// Keys, over etcd's API or quoin.kv.v1, against any endpoints that speak it
     Kv(KvBench),
+    /// Keys, over Redis's protocol, against any endpoints that speak it
+    Resp(resp::RespBench),
     /// Rules by network and address
     Route(route::RouteBench),
     /// Lookup tables, one key or a batch at a time
@@ -53,8 +57,8 @@ pub(crate) struct KvBench {
 /// Who asks, whom, and for how long.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Load {
-    /// Where the servers are: HOST:PORT,...
-    #[arg(long, value_delimiter = ',', default_value = "127.0.0.1:2379", conflicts_with = "endpoints_file")]
+    /// Where the servers are: HOST:PORT,... [default: 127.0.0.1:2379, over Redis's protocol 127.0.0.1:6379]
+    #[arg(long, value_delimiter = ',', conflicts_with = "endpoints_file")]
     endpoints: Vec<String>,
     /// Where the servers are, as `quoin playground` writes it; their processes' CPU time is measured too
     #[arg(long, value_name = "FILE")]
@@ -86,6 +90,9 @@ pub(crate) struct Load {
     /// Where the servers' HTTP is, by the endpoints file.
     #[arg(skip)]
     http: Vec<String>,
+    /// Where they speak Redis's protocol, by the endpoints file.
+    #[arg(skip)]
+    resp: Vec<String>,
 }
 
 /// One kind of load.
@@ -121,6 +128,8 @@ enum Target {
 struct EndpointsFile {
     grpc: Vec<String>,
     http: Vec<String>,
+    #[serde(default)]
+    resp: Vec<String>,
     pids: Vec<u32>,
 }
 
@@ -128,6 +137,7 @@ struct EndpointsFile {
 pub(crate) async fn run(bench: Bench) -> Result<()> {
     match bench {
         Bench::Kv(options) => run_kv(options).await,
+        Bench::Resp(options) => resp::run(options).await,
         Bench::Route(options) => route::run(options).await,
         Bench::Table(options) => table::run(options).await,
         Bench::Leases(options) => leases::run(options).await,
@@ -148,12 +158,37 @@ async fn run_kv(mut options: KvBench) -> Result<()> {
 impl Load {
     /// Reads the endpoints file, checks what was given, and picks the servers that get the load.
     async fn resolve(&mut self) -> Result<Vec<String>> {
+        self.read("127.0.0.1:2379")?;
+        targets::choose(&self.endpoints, self.target).await
+    }
+
+    /// As [`Self::resolve`], where they speak Redis's protocol. Endpoints that were given by hand all get the load: Redis cannot
+    /// be asked who leads.
+    async fn resolve_resp(&mut self) -> Result<Vec<String>> {
+        self.read("127.0.0.1:6379")?;
+        // There each client has a connection.
+        self.connections = self.clients;
+        if self.endpoints_file.is_none() {
+            return Ok(self.endpoints.clone());
+        }
+        let chosen = targets::choose(&self.endpoints, self.target).await?;
+        let both = self.endpoints.iter().zip(&self.resp);
+        let resp: Vec<_> =
+            both.filter(|(grpc, _)| chosen.contains(grpc)).map(|(_, resp)| resp.clone()).collect();
+        ensure!(!resp.is_empty(), "the endpoints file does not say where Redis's protocol is spoken");
+        Ok(resp)
+    }
+
+    fn read(&mut self, default: &str) -> Result<()> {
         if let Some(file) = &self.endpoints_file {
             let text = std::fs::read(file).with_context(|| format!("reading {}", file.display()))?;
             let file: EndpointsFile = serde_json::from_slice(&text).context("the endpoints file")?;
             self.endpoints = file.grpc;
             self.http = file.http;
+            self.resp = file.resp;
             self.server_pids = file.pids;
+        } else if self.endpoints.is_empty() {
+            self.endpoints = vec![default.to_string()];
         }
         ensure!(self.clients > 0 && self.connections > 0, "--clients and --connections must be above 0");
         ensure!(self.seconds > 0.0, "--seconds must be above 0");
@@ -162,7 +197,7 @@ impl Load {
         {
             bail!("--rate {rate} must be above 0");
         }
-        targets::choose(&self.endpoints, self.target).await
+        Ok(())
     }
 
     /// How a run goes.

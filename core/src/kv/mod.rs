@@ -20,7 +20,7 @@ pub use command::{
 };
 pub use machine::{EXPIRIES_PER_BATCH_MAX, LEASE_TTL_S_MAX, Machine, REPLY_BYTES_MAX};
 pub use query::{
-    Floor, KeyValue, LeaseInfo, RangeReply, Refusal, Reply, Response, change_to_key_value, floor, lease,
+    Floor, KeyValue, LeaseInfo, RangeReply, Refusal, Reply, Response, change_to_key_value, floor, get, lease,
     leases, page, range, range_bounded, watch_bounds,
 };
 pub use txn::check as check_txn;

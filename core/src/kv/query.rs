@@ -265,9 +265,21 @@ pub fn page(
     Ok(Ok(reply))
 }
 
+/// One key as it is in `view`; an empty key is none.
+///
+/// # Errors
+/// The store failed.
+pub fn get(view: View<'_>, key: &Bytes) -> Result<Option<KeyValue>, StoreError> {
+    Ok(newest(view, key)?.map(|record| record.into_key_value(key.clone())))
+}
+
+fn newest(view: View<'_>, key: &[u8]) -> Result<Option<Record>, StoreError> {
+    Ok(view.get(&record::key(key))?.map(Record::decode).transpose()?)
+}
+
 /// One key: the common case, without a scan.
 fn point(view: View<'_>, request: &Range) -> Result<RangeReply, StoreError> {
-    let record = view.get(&record::key(&request.key))?.map(Record::decode).transpose()?;
+    let record = newest(view, &request.key)?;
     let count = i64::from(record.is_some());
     let shown = record.filter(|record| !request.count_only && within_revisions(record, request));
     let kvs = shown.map(|record| shown_key_value(record, request.key.clone(), request)).into_iter().collect();

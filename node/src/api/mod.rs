@@ -22,6 +22,12 @@ mod resp;
 mod route;
 mod table;
 
+/// What the fuzz targets drive.
+#[cfg(feature = "fuzzing")]
+pub mod fuzz {
+    pub use super::resp::exercise::requests;
+}
+
 use crate::engine::Engine;
 use preface::{Checked, CheckedListener, Protocol};
 use quoin_proto::etcdserverpb::auth_server::AuthServer;

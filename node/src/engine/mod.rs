@@ -6,6 +6,7 @@
 //! **Bounds.** Commands under way on a node are bounded in count and bytes (`limits.*_in_flight_max`); beyond
 //! that they are refused as [`ProposeError::Busy`] before anything is done.
 
+mod alone;
 pub mod apply;
 pub mod queue;
 mod snapshots;
@@ -253,6 +254,7 @@ pub(crate) struct Shared {
     pub(crate) transport: OnceLock<Arc<Transport>>,
     pub(crate) published: ArcSwap<Published>,
     pub(crate) raft: ArcSwap<RaftStatus>,
+    alone: alone::Alone,
     /// Peer addresses by id.
     pub(crate) members: Mutex<BTreeMap<u64, String>>,
     /// Members that left; their ids are never used again.
@@ -291,6 +293,7 @@ impl Shared {
             transport: OnceLock::new(),
             published: ArcSwap::from_pointee(published),
             raft: ArcSwap::default(),
+            alone: alone::Alone::default(),
             members: Mutex::default(),
             removed: Mutex::default(),
             no_space_alarm: AtomicBool::new(false),
@@ -474,6 +477,7 @@ impl Engine {
 
     async fn read_uncounted(&self, consistency: Consistency) -> Result<ReadView, ReadError> {
         match consistency {
+            Consistency::Linearizable if self.shared.alone.holds() => {}
             Consistency::Linearizable => {
                 let (waiter, ready) = oneshot::channel();
                 self.shared.inbox.push(Input::Read(waiter));

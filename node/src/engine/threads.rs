@@ -10,6 +10,7 @@
 //! longer. **Bounds.** The inbox and the appends are bounded by the commands in flight (see [`super`]) and by
 //! the peers' own flow control; the raft thread waits while more than [`WORK_BYTES_MAX`] wait to be applied.
 
+use super::alone;
 use super::apply::Applier;
 use super::queue::Queue;
 use super::{Published, RaftStatus, Shared, snapshots, wall_clock};
@@ -100,6 +101,7 @@ pub(crate) fn spawn(shared: &Arc<Shared>, replica: Replica, applier: Applier) ->
         work: Arc::clone(&work),
         received: None,
         heard: (0, 0),
+        alone: alone::Watch::default(),
     };
     let log = LogThread { shared: Arc::clone(shared), appends };
     let apply = ApplyThread { shared: Arc::clone(shared), applier, work };
@@ -166,6 +168,7 @@ struct RaftThread {
     received: Option<Box<ReceivedSnapshot>>,
     /// When the leader was last heard, and what was committed by then.
     heard: (u64, u64),
+    alone: alone::Watch,
 }
 
 impl RaftThread {
@@ -191,6 +194,7 @@ impl RaftThread {
             }
             self.work_off();
         }
+        self.shared.alone.end();
         self.shared.inbox.close();
         self.replica.fail_queue(crate::raft::replica::Lost::NoLeader);
         self.appends.close();
@@ -247,6 +251,11 @@ impl RaftThread {
         self.refresh(index);
     }
 
+    fn look_whether_alone(&mut self, applied: Index) {
+        let (only_member, committed) = (self.replica.is_only_member(), self.replica.committed());
+        self.alone.look(only_member, committed, applied.0, &self.shared.alone);
+    }
+
     /// Everything that was committed when the leader was last heard is applied: that fresh is this replica.
     fn refresh(&self, applied: Index) {
         let (at_ms, committed) = self.heard;
@@ -273,6 +282,7 @@ impl RaftThread {
     fn work_off(&mut self) {
         loop {
             let effects = self.replica.effects(wall_clock());
+            self.look_whether_alone(self.shared.published.load().progress.index);
             if effects.is_empty() {
                 break;
             }

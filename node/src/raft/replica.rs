@@ -294,6 +294,17 @@ impl Replica {
         self.raw.raft.state == StateRole::Leader
     }
 
+    /// True while this replica leads, has committed in its term, and nobody else votes or learns.
+    pub fn is_only_member(&self) -> bool {
+        let configuration = self.configuration();
+        configuration.voters == [self.id()]
+            && configuration.learners.is_empty()
+            && configuration.voters_outgoing.is_empty()
+            && configuration.learners_next.is_empty()
+            && self.is_leader()
+            && self.raw.raft.commit_to_current_term()
+    }
+
     /// The term.
     pub fn term(&self) -> u64 {
         self.raw.raft.term

@@ -15,6 +15,8 @@ pub(super) struct Command {
     pub(super) name: &'static str,
     /// Arguments with the name itself: exactly so many, or at least so many where it is negative.
     pub(super) arity: i32,
+    /// It writes nothing.
+    pub(super) reads: bool,
     run: Run,
 }
 
@@ -73,50 +75,54 @@ impl Command {
     }
 }
 
+const fn reads(name: &'static str, arity: i32, run: Run) -> Command {
+    Command { name, arity, reads: true, run }
+}
+
+const fn writes(name: &'static str, arity: i32, run: Run) -> Command {
+    Command { name, arity, reads: false, run }
+}
+
 /// All of them.
 pub(super) const COMMANDS: &[Command] = &[
-    Command { name: "get", arity: 2, run: get },
-    Command { name: "set", arity: -3, run: set },
-    Command { name: "mget", arity: -2, run: mget },
-    Command { name: "mset", arity: -3, run: mset },
-    Command { name: "msetnx", arity: -3, run: msetnx },
-    Command { name: "setnx", arity: 3, run: setnx },
-    Command { name: "setex", arity: 4, run: |args, keys| set_with_ttl(args, keys, 1000, "setex") },
-    Command { name: "psetex", arity: 4, run: |args, keys| set_with_ttl(args, keys, 1, "psetex") },
-    Command { name: "getset", arity: 3, run: getset },
-    Command { name: "getdel", arity: 2, run: getdel },
-    Command { name: "getex", arity: -2, run: getex },
-    Command { name: "del", arity: -2, run: del },
-    Command { name: "unlink", arity: -2, run: del },
-    Command { name: "exists", arity: -2, run: exists },
-    Command { name: "touch", arity: -2, run: exists },
-    Command { name: "expire", arity: -3, run: |args, keys| expire(args, keys, 1000, false) },
-    Command { name: "pexpire", arity: -3, run: |args, keys| expire(args, keys, 1, false) },
-    Command { name: "expireat", arity: -3, run: |args, keys| expire(args, keys, 1000, true) },
-    Command { name: "pexpireat", arity: -3, run: |args, keys| expire(args, keys, 1, true) },
-    Command { name: "persist", arity: 2, run: persist },
-    Command {
-        name: "ttl",
-        arity: 2,
-        run: |args, keys| left(args, keys, |at, now| at.saturating_sub(now).div_ceil(1000)),
-    },
-    Command { name: "pttl", arity: 2, run: |args, keys| left(args, keys, u64::saturating_sub) },
-    Command { name: "expiretime", arity: 2, run: |args, keys| left(args, keys, |at, _| at / 1000) },
-    Command { name: "pexpiretime", arity: 2, run: |args, keys| left(args, keys, |at, _| at) },
-    Command { name: "incr", arity: 2, run: |args, keys| increment(&args[0], keys, 1) },
-    Command { name: "decr", arity: 2, run: |args, keys| increment(&args[0], keys, -1) },
-    Command { name: "incrby", arity: 3, run: |args, keys| increment(&args[0], keys, integer(&args[1])?) },
-    Command { name: "decrby", arity: 3, run: decrby },
-    Command { name: "incrbyfloat", arity: 3, run: incrbyfloat },
-    Command { name: "append", arity: 3, run: append },
-    Command { name: "strlen", arity: 2, run: strlen },
-    Command { name: "getrange", arity: 4, run: getrange },
-    Command { name: "substr", arity: 4, run: getrange },
-    Command { name: "setrange", arity: 4, run: setrange },
-    Command { name: "type", arity: 2, run: type_of },
-    Command { name: "rename", arity: 3, run: rename },
-    Command { name: "renamenx", arity: 3, run: renamenx },
-    Command { name: "copy", arity: -3, run: copy },
+    reads("get", 2, get),
+    writes("set", -3, set),
+    reads("mget", -2, mget),
+    writes("mset", -3, mset),
+    writes("msetnx", -3, msetnx),
+    writes("setnx", 3, setnx),
+    writes("setex", 4, |args, keys| set_with_ttl(args, keys, 1000, "setex")),
+    writes("psetex", 4, |args, keys| set_with_ttl(args, keys, 1, "psetex")),
+    writes("getset", 3, getset),
+    writes("getdel", 2, getdel),
+    writes("getex", -2, getex),
+    writes("del", -2, del),
+    writes("unlink", -2, del),
+    reads("exists", -2, exists),
+    reads("touch", -2, exists),
+    writes("expire", -3, |args, keys| expire(args, keys, 1000, false)),
+    writes("pexpire", -3, |args, keys| expire(args, keys, 1, false)),
+    writes("expireat", -3, |args, keys| expire(args, keys, 1000, true)),
+    writes("pexpireat", -3, |args, keys| expire(args, keys, 1, true)),
+    writes("persist", 2, persist),
+    reads("ttl", 2, |args, keys| left(args, keys, |at, now| at.saturating_sub(now).div_ceil(1000))),
+    reads("pttl", 2, |args, keys| left(args, keys, u64::saturating_sub)),
+    reads("expiretime", 2, |args, keys| left(args, keys, |at, _| at / 1000)),
+    reads("pexpiretime", 2, |args, keys| left(args, keys, |at, _| at)),
+    writes("incr", 2, |args, keys| increment(&args[0], keys, 1)),
+    writes("decr", 2, |args, keys| increment(&args[0], keys, -1)),
+    writes("incrby", 3, |args, keys| increment(&args[0], keys, integer(&args[1])?)),
+    writes("decrby", 3, decrby),
+    writes("incrbyfloat", 3, incrbyfloat),
+    writes("append", 3, append),
+    reads("strlen", 2, strlen),
+    reads("getrange", 4, getrange),
+    reads("substr", 4, getrange),
+    writes("setrange", 4, setrange),
+    reads("type", 2, type_of),
+    writes("rename", 3, rename),
+    writes("renamenx", 3, renamenx),
+    writes("copy", -3, copy),
 ];
 
 fn integer(text: &[u8]) -> Result<i64, Problem> {
@@ -130,16 +136,24 @@ fn is(word: &[u8], name: &str) -> bool {
     word.eq_ignore_ascii_case(name.as_bytes())
 }
 
-fn bulk(entry: Option<Entry>) -> Reply {
-    entry.map_or(Reply::Null, |entry| Reply::Bulk(entry.value))
+/// A value as an answer, within what answers may be.
+fn bulk(keys: &mut Keys<'_>, entry: Option<Entry>) -> Outcome {
+    let Some(entry) = entry else { return Ok(Reply::Null) };
+    keys.answers(entry.value.len())?;
+    Ok(Reply::Bulk(entry.value))
 }
 
 fn get(args: &[Bytes], keys: &mut Keys<'_>) -> Outcome {
-    Ok(bulk(keys.get(&args[0])?))
+    let entry = keys.get(&args[0])?;
+    bulk(keys, entry)
 }
 
 fn mget(args: &[Bytes], keys: &mut Keys<'_>) -> Outcome {
-    args.iter().map(|key| Ok(bulk(keys.get(key)?))).collect::<Result<_, Problem>>().map(Reply::Array)
+    let mut value = |key| {
+        let entry = keys.get(key)?;
+        bulk(keys, entry)
+    };
+    args.iter().map(&mut value).collect::<Result<_, Problem>>().map(Reply::Array)
 }
 
 /// A time to live among the options of SET and GETEX: its word, and the number after it.
@@ -191,11 +205,11 @@ fn set(args: &[Bytes], keys: &mut Keys<'_>) -> Outcome {
     if holds {
         keys.put(args[0].clone(), args[1].clone(), ttl.unwrap_or(Expiry::Never));
     }
-    Ok(match (answer_old, holds) {
-        (true, _) => bulk(old),
-        (false, true) => Reply::OK,
-        (false, false) => Reply::Null,
-    })
+    match (answer_old, holds) {
+        (true, _) => bulk(keys, old),
+        (false, true) => Ok(Reply::OK),
+        (false, false) => Ok(Reply::Null),
+    }
 }
 
 fn pairs<'b>(args: &'b [Bytes], command: &str) -> Result<std::slice::ChunksExact<'b, Bytes>, Problem> {
@@ -240,7 +254,7 @@ fn set_with_ttl(args: &[Bytes], keys: &mut Keys<'_>, unit: u64, command: &str) -
 fn getset(args: &[Bytes], keys: &mut Keys<'_>) -> Outcome {
     let old = keys.get(&args[0])?;
     keys.put(args[0].clone(), args[1].clone(), Expiry::Never);
-    Ok(bulk(old))
+    bulk(keys, old)
 }
 
 fn getdel(args: &[Bytes], keys: &mut Keys<'_>) -> Outcome {
@@ -248,7 +262,7 @@ fn getdel(args: &[Bytes], keys: &mut Keys<'_>) -> Outcome {
     if old.is_some() {
         keys.delete(args[0].clone());
     }
-    Ok(bulk(old))
+    bulk(keys, old)
 }
 
 fn getex(args: &[Bytes], keys: &mut Keys<'_>) -> Outcome {
@@ -265,7 +279,7 @@ fn getex(args: &[Bytes], keys: &mut Keys<'_>) -> Outcome {
     if let (Some(_), Some(ttl)) = (&entry, ttl) {
         keys.expire(args[0].clone(), ttl);
     }
-    Ok(bulk(entry))
+    bulk(keys, entry)
 }
 
 fn del(args: &[Bytes], keys: &mut Keys<'_>) -> Outcome {

@@ -8,8 +8,8 @@
 
 use super::Server;
 use super::commands::{COMMANDS, Command, Problem};
-use super::frame::{Parser, Reply, Version};
-use super::keys::{Failed, Keys};
+use super::frame::{Arguments, Parser, Reply, Requests, Version};
+use super::keys::{Failed, Keys, Sight};
 use super::notices::{CHANNELS, Notices, SUBSCRIPTIONS_MAX};
 use super::{scan, table};
 use crate::api::commands::{check_size, check_space, kv_reply};
@@ -27,8 +27,6 @@ use tonic::Status;
 
 /// Bytes read at once.
 const READ_BYTES: usize = 64 << 10;
-/// Requests done at once at most.
-const REQUESTS_AT_ONCE_MAX: usize = 4096;
 /// Answers are sent when they have this many bytes, even if more are to come.
 const ANSWER_BYTES: usize = 1 << 20;
 /// Commands between MULTI and EXEC at most.
@@ -62,11 +60,12 @@ pub(super) struct Connection {
     /// Keys that WATCH has seen, and their mod revisions then.
     watched: Vec<(Bytes, i64)>,
     notices: Notices,
-    /// The state that reads of this round see.
-    view: Option<ReadView>,
+    /// What reads of this round see.
+    sight: Option<Sight>,
     /// Writes of this round that are not proposed yet, with what they are answered.
     writes: Vec<(Operation, Answer)>,
     out: Vec<u8>,
+    lookups: table::Lookups,
     closing: bool,
 }
 
@@ -84,9 +83,10 @@ impl Connection {
             queued: None,
             watched: Vec::new(),
             notices: Notices::default(),
-            view: None,
+            sight: None,
             writes: Vec::new(),
             out: Vec::new(),
+            lookups: table::Lookups::default(),
             closing: false,
         }
     }
@@ -94,21 +94,19 @@ impl Connection {
     /// Serves until the client leaves, breaks the protocol, or the node stops.
     pub(super) async fn serve(mut self, mut stream: TcpStream, life: Life) -> io::Result<()> {
         let mut parser = Parser::new(self.engine.limits().request_bytes_max);
-        let mut buffer = BytesMut::with_capacity(READ_BYTES);
-        let garbage = self.engine.metrics().client_garbage.clone();
+        let (mut buffer, mut requests) = (BytesMut::with_capacity(READ_BYTES), Requests::default());
+        let ended = life.ended();
+        tokio::pin!(ended);
         while !self.closing {
-            let requests = match requests(&mut parser, &mut buffer) {
-                Ok(requests) => requests,
-                Err(problem) => {
-                    garbage.inc();
-                    Reply::error(format!("ERR {problem}")).write(&mut self.out, self.version);
-                    stream.write_all(&self.out).await?;
-                    return Ok(());
-                }
-            };
+            if let Err(problem) = parser.read(&mut buffer, &mut requests) {
+                self.engine.metrics().client_garbage.inc();
+                Reply::error(format!("ERR {problem}")).write(&mut self.out, self.version);
+                return stream.write_all(&self.out).await;
+            }
             if requests.is_empty() {
-                buffer.reserve(READ_BYTES);
+                buffer.reserve(READ_BYTES.max(parser.lacking()));
                 tokio::select! {
+                    biased;
                     read = stream.read_buf(&mut buffer) => {
                         if read? == 0 {
                             return Ok(());
@@ -118,18 +116,20 @@ impl Connection {
                         Ok(messages) => messages.iter().for_each(|message| message.write(&mut self.out, self.version)),
                         Err(_) => return Ok(()),
                     },
-                    () = life.ended() => return Ok(()),
+                    () = &mut ended => return Ok(()),
                 }
             }
-            for request in requests {
+            for request in requests.iter() {
                 self.request(request).await;
                 if self.out.len() >= ANSWER_BYTES {
                     self.flush(&mut stream).await?;
                 }
             }
+            requests.clear();
             self.write_pending().await;
-            self.view = None;
+            self.sight = None;
             self.flush(&mut stream).await?;
+            self.lookups.trim();
         }
         Ok(())
     }
@@ -138,6 +138,8 @@ impl Connection {
         if !self.out.is_empty() {
             stream.write_all(&self.out).await?;
             self.out.clear();
+            // One large answer must not hold its memory as long as the connection lasts.
+            self.out.shrink_to(ANSWER_BYTES);
         }
         Ok(())
     }
@@ -146,8 +148,8 @@ impl Connection {
         reply.write(&mut self.out, self.version);
     }
 
-    async fn request(&mut self, args: Vec<Bytes>) {
-        if let Some(command) = Command::find(&args[0]) {
+    async fn request(&mut self, args: Arguments<'_>) {
+        if let Some(command) = Command::find(args.get(0)) {
             if !command.takes(args.len()) {
                 return self
                     .refuse(format!("ERR wrong number of arguments for '{}' command", command.name))
@@ -157,7 +159,7 @@ impl Connection {
                 return self.refuse(only_subscriptions(command.name)).await;
             }
             return match &mut self.queued {
-                None => self.key_command(command, &args).await,
+                None => self.key_command(command, &args.to_bytes()).await,
                 Some(queued) => {
                     if let Ok(commands) = queued {
                         if commands.len() >= QUEUED_MAX {
@@ -165,7 +167,7 @@ impl Connection {
                                 .refuse(format!("ERR more than {QUEUED_MAX} commands in a transaction"))
                                 .await;
                         }
-                        commands.push((command, args));
+                        commands.push((command, args.copied()));
                     }
                     self.reply(&Reply::Simple("QUEUED"));
                 }
@@ -173,7 +175,12 @@ impl Connection {
         }
         // Their answers come after those of the writes before them.
         self.write_pending().await;
-        let reply = match self.other(&args).await {
+        let subscribed = self.notices.count() > 0 && self.version == Version::Resp2;
+        let reply = match table::Lookup::of(args) {
+            Some(lookup) if self.queued.is_none() && !subscribed => self.lookup(lookup).await.map(|()| None),
+            _ => self.other(&args.to_bytes()).await,
+        };
+        let reply = match reply {
             Ok(reply) => reply,
             Err(status) => Some(Reply::Error(error::resp(&status))),
         };
@@ -202,6 +209,14 @@ impl Connection {
         if let Some(increment) = command.increment(args) {
             return self.writes.push((Operation::Increment(increment), Answer::Number));
         }
+        if command.reads {
+            self.write_pending().await;
+            let reply = match self.sight().await {
+                Ok(sight) => plain(command.run(args, &mut Keys::only_read(sight))),
+                Err(status) => Err(status),
+            };
+            return self.reply(&reply.unwrap_or_else(|status| Reply::Error(error::resp(&status))));
+        }
         // One that only writes needs no view, and goes with its neighbours.
         let mut keys = Keys::at(None);
         match command.run(args, &mut keys) {
@@ -218,12 +233,8 @@ impl Connection {
             }
             Err(Problem::Failed(_)) => {
                 self.write_pending().await;
-                let run = |keys: &mut Keys<'_>| match command.run(args, keys) {
-                    Ok(reply) => Ok(reply),
-                    Err(Problem::Said(text)) => Ok(Reply::Error(text)),
-                    Err(Problem::Failed(failed)) => Err(failed),
-                };
-                let reply = match self.atomically(run).await {
+                let run = |keys: &mut Keys<'_>| said(command.run(args, keys));
+                let reply = match self.atomically(&[], run).await {
                     Ok(reply) => reply.unwrap_or(Reply::NullArray),
                     Err(status) => Reply::Error(error::resp(&status)),
                 };
@@ -272,41 +283,49 @@ impl Connection {
 
     /// What this replica has now includes what was just answered; and a round to the leader, if one was made, stands.
     fn see_own_writes(&mut self) {
-        if self.view.is_some() {
-            self.view = Some(self.engine.latest());
+        if self.sight.is_some() {
+            self.sight = Some(self.latest());
         }
+    }
+
+    fn latest(&self) -> Sight {
+        Sight::of(self.engine.latest(), self.engine.limits().response_bytes_max)
+    }
+
+    async fn sight(&mut self) -> Result<&Sight, Status> {
+        if self.sight.is_none() {
+            let consistency = if self.local { Consistency::ANY } else { Consistency::Linearizable };
+            let view = self.engine.read(consistency).await?;
+            self.sight = Some(Sight::of(view, self.engine.limits().response_bytes_max));
+        }
+        Ok(self.sight.as_ref().expect("it was looked for just now"))
     }
 
     async fn view(&mut self) -> Result<ReadView, Status> {
-        if let Some(view) = &self.view {
-            return Ok(view.clone());
-        }
-        let consistency = if self.local { Consistency::ANY } else { Consistency::Linearizable };
-        let view = self.engine.read(consistency).await?;
-        self.view = Some(view.clone());
-        Ok(view)
+        self.sight().await.map(|sight| sight.view.clone())
     }
 
-    /// Runs `run` and has done what it writes, again if what it read has changed meanwhile. `None` where a watched key has.
+    /// Runs `run` and has done what it writes, again if what it read has changed meanwhile. `None` where one of `watched` has.
     async fn atomically<T>(
         &mut self,
+        watched: &[(Bytes, i64)],
         run: impl Fn(&mut Keys<'_>) -> Result<T, Failed>,
     ) -> Result<Option<T>, Status> {
         for _ in 0..TRIES_MAX {
-            let view = self.view().await?;
-            let mut keys = Keys::at(Some(&view));
+            let sight = self.sight().await?;
+            let mut keys = Keys::at(Some(sight));
             let reply = match run(&mut keys) {
                 Ok(reply) => reply,
                 Err(Failed::Status(status)) => return Err(status),
                 Err(Failed::NeedsView) => return Err(error::fault(&"a command with a view needs one")),
             };
-            if !self.watched_are_unchanged(&view)? {
+            if !are_unchanged(watched, &sight.view)? {
                 return Ok(None);
             }
-            self.watched.iter().for_each(|(key, revision)| keys.watch(key.clone(), *revision));
+            watched.iter().for_each(|(key, revision)| keys.watch(key.clone(), *revision));
             let Some(operation) = keys.into_operation() else { return Ok(Some(reply)) };
             let held = self.done(operation).await?;
-            self.view = Some(self.engine.latest());
+            self.sight = Some(self.latest());
             if held {
                 return Ok(Some(reply));
             }
@@ -325,33 +344,25 @@ impl Connection {
         Ok(!matches!(response, Response::Txn { succeeded: false, .. }))
     }
 
-    fn watched_are_unchanged(&self, view: &ReadView) -> Result<bool, Status> {
-        for (key, revision) in &self.watched {
-            if mod_revision(view, key)? != *revision {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
-
     async fn exec(&mut self) -> Result<Reply, Status> {
         let Some(queued) = self.queued.take() else { return Ok(Reply::error("ERR EXEC without MULTI")) };
         let Ok(commands) = queued else {
             self.watched.clear();
             return Ok(Reply::error("EXECABORT Transaction discarded because of previous errors."));
         };
-        let done = self
-            .atomically(|keys| {
-                let run = |(command, args): &Queued| match command.run(args, keys) {
-                    Ok(reply) => Ok(reply),
-                    Err(Problem::Said(text)) => Ok(Reply::Error(text)),
-                    Err(Problem::Failed(failed)) => Err(failed),
-                };
-                commands.iter().map(run).collect::<Result<Vec<_>, _>>()
-            })
-            .await;
-        self.watched.clear();
-        Ok(done?.map_or(Reply::NullArray, Reply::Array))
+        let watched = std::mem::take(&mut self.watched);
+        let run = |keys: &mut Keys<'_>| {
+            commands
+                .iter()
+                .map(|(command, args)| said(command.run(args, keys)))
+                .collect::<Result<Vec<_>, _>>()
+        };
+        Ok(self.atomically(&watched, run).await?.map_or(Reply::NullArray, Reply::Array))
+    }
+
+    async fn lookup(&mut self, lookup: table::Lookup<'_>) -> Result<(), Status> {
+        let view = self.view().await?;
+        self.lookups.answer(&self.engine, &view, lookup, self.version, &mut self.out)
     }
 
     // All others.
@@ -411,7 +422,7 @@ impl Connection {
             ("watch", [_, ..]) => {
                 let view = self.view().await?;
                 for key in rest {
-                    self.watched.push((key.clone(), mod_revision(&view, key)?));
+                    self.watched.push((Bytes::copy_from_slice(key), mod_revision(&view, key)?));
                 }
                 Some(Reply::OK)
             }
@@ -462,12 +473,15 @@ impl Connection {
                 Some(Reply::Error(format!("ERR '{name}' is not supported within MULTI")))
             }
             _ if name.starts_with("table.") => {
-                match table::run(&self.engine, &name["table.".len()..], rest).await? {
+                let name = &name["table.".len()..];
+                let reads = matches!(name, "list" | "info");
+                let view = if reads { self.view().await? } else { self.engine.latest() };
+                match table::run(&self.engine, &view, name, rest).await? {
                     Some(reply) => Some(reply),
                     None => Some(Reply::Error(format!(
                         "ERR '{}' does not exist with so many arguments: TABLE.MGET name key..., TABLE.LOOKUP name keys, TABLE.SET \
                      name key value..., TABLE.DEL name key..., TABLE.LIST, TABLE.INFO name",
-                        name[..name.len().min(64)].escape_debug()
+                        String::from_utf8_lossy(&args[0][..args[0].len().min(64)]).escape_debug()
                     ))),
                 }
             }
@@ -500,7 +514,7 @@ impl Connection {
         }
         match rest {
             [] => {}
-            [word, name] if word.eq_ignore_ascii_case(b"setname") => self.name = name.clone(),
+            [word, name] if word.eq_ignore_ascii_case(b"setname") => self.name = Bytes::copy_from_slice(name),
             [word, ..] if word.eq_ignore_ascii_case(b"auth") => {
                 return Reply::error(
                     "ERR AUTH called without any password configured. This node has none: leave AUTH out",
@@ -529,13 +543,17 @@ impl Connection {
                 Reply::error("ERR Client names cannot contain spaces, newlines or special characters.")
             }
             (b"setname", [name]) => {
-                self.name = name.clone();
+                self.name = Bytes::copy_from_slice(name);
                 Reply::OK
             }
             (b"setinfo", [what, value]) => {
                 match () {
-                    () if what.eq_ignore_ascii_case(b"lib-name") => self.library.0 = value.clone(),
-                    () if what.eq_ignore_ascii_case(b"lib-ver") => self.library.1 = value.clone(),
+                    () if what.eq_ignore_ascii_case(b"lib-name") => {
+                        self.library.0 = Bytes::copy_from_slice(value)
+                    }
+                    () if what.eq_ignore_ascii_case(b"lib-ver") => {
+                        self.library.1 = Bytes::copy_from_slice(value)
+                    }
                     () => return Reply::Error(format!("ERR Unrecognized option '{}'", what.escape_ascii())),
                 }
                 Reply::OK
@@ -621,7 +639,7 @@ impl Connection {
             } else {
                 (&mut self.notices.channels, "subscribe")
             };
-            set.insert(name.clone());
+            set.insert(Bytes::copy_from_slice(name));
             let count = self.notices.count() as i64;
             self.reply(&Reply::Push(vec![
                 Reply::text(word),
@@ -658,21 +676,30 @@ fn only_subscriptions(name: &str) -> String {
     )
 }
 
-fn requests(
-    parser: &mut Parser,
-    buffer: &mut BytesMut,
-) -> Result<Vec<Vec<Bytes>>, super::frame::ProtocolError> {
-    let mut requests = Vec::new();
-    while requests.len() < REQUESTS_AT_ONCE_MAX {
-        match parser.next(buffer) {
-            Ok(Some(request)) => requests.push(request),
-            Ok(None) => break,
-            // What came whole before it is answered first; the next round meets it again.
-            Err(_) if !requests.is_empty() => break,
-            Err(problem) => return Err(problem),
+/// An error that a command says is its answer.
+fn said(outcome: Result<Reply, Problem>) -> Result<Reply, Failed> {
+    match outcome {
+        Ok(reply) => Ok(reply),
+        Err(Problem::Said(text)) => Ok(Reply::Error(text)),
+        Err(Problem::Failed(failed)) => Err(failed),
+    }
+}
+
+/// As [`said`], where there is a view.
+fn plain(outcome: Result<Reply, Problem>) -> Result<Reply, Status> {
+    said(outcome).map_err(|failed| match failed {
+        Failed::Status(status) => status,
+        Failed::NeedsView => error::fault(&"a command with a view needs one"),
+    })
+}
+
+fn are_unchanged(watched: &[(Bytes, i64)], view: &ReadView) -> Result<bool, Status> {
+    for (key, revision) in watched {
+        if mod_revision(view, key)? != *revision {
+            return Ok(false);
         }
     }
-    Ok(requests)
+    Ok(true)
 }
 
 fn mod_revision(view: &ReadView, key: &Bytes) -> Result<i64, Status> {

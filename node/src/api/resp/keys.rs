@@ -47,10 +47,30 @@ enum Write {
     Delete,
 }
 
+/// What the commands of a round see: a state, and the time by which keys are alive in it.
+#[derive(Clone)]
+pub(super) struct Sight {
+    pub(super) view: ReadView,
+    now: u64,
+    answer_bytes_max: usize,
+}
+
+impl Sight {
+    /// Answers may have `answer_bytes_max` bytes of values, or be a single value.
+    pub(super) fn of(view: ReadView, answer_bytes_max: usize) -> Self {
+        let now = clock::now(view.progress()).0;
+        Self { view, now, answer_bytes_max }
+    }
+}
+
 /// The keys of one command.
 pub(super) struct Keys<'a> {
-    view: Option<&'a ReadView>,
+    sight: Option<&'a Sight>,
     now: u64,
+    /// It only reads, so what it has read need not be remembered.
+    only_reads: bool,
+    /// Bytes of values in the answers so far.
+    answered: usize,
     read: BTreeMap<Bytes, Option<KeyValue>>,
     written: BTreeMap<Bytes, Write>,
     /// Keys that must be as they were when they were watched: key and revision, 0 for absent.
@@ -66,15 +86,21 @@ pub(super) enum Failed {
 }
 
 impl<'a> Keys<'a> {
-    /// The keys as `view` shows them; without one, for a command that only writes.
-    pub(super) fn at(view: Option<&'a ReadView>) -> Self {
-        let now = view.map_or(0, |view| clock::now(view.progress()).0);
-        Self { view, now, read: BTreeMap::new(), written: BTreeMap::new(), watched: Vec::new() }
+    /// The keys as `sight` shows them; without one, for a command that only writes.
+    pub(super) fn at(sight: Option<&'a Sight>) -> Self {
+        let now = sight.map_or(0, |sight| sight.now);
+        let (read, written) = (BTreeMap::new(), BTreeMap::new());
+        Self { sight, now, only_reads: false, answered: 0, read, written, watched: Vec::new() }
+    }
+
+    /// As [`Self::at`], for a command that only reads.
+    pub(super) fn only_read(sight: &'a Sight) -> Self {
+        Self { only_reads: true, ..Self::at(Some(sight)) }
     }
 
     /// Milliseconds since the Unix epoch.
     pub(super) fn now(&self) -> Result<u64, Failed> {
-        if self.view.is_some() { Ok(self.now) } else { Err(Failed::NeedsView) }
+        if self.sight.is_some() { Ok(self.now) } else { Err(Failed::NeedsView) }
     }
 
     /// Everything that is done depends on `key` having this mod revision still; 0 for absent.
@@ -82,31 +108,45 @@ impl<'a> Keys<'a> {
         self.watched.push((key, mod_revision));
     }
 
+    /// Counts a value that goes into the answer.
+    ///
+    /// # Errors
+    /// With it the answer is larger than answers may be.
+    pub(super) fn answers(&mut self, bytes: usize) -> Result<(), Failed> {
+        let max = self.sight.map_or(usize::MAX, |sight| sight.answer_bytes_max);
+        if self.answered > 0 && self.answered + bytes > max {
+            return Err(Failed::Status(error::response_too_large(max)));
+        }
+        self.answered += bytes;
+        Ok(())
+    }
+
     /// The key's state, this command's own writes included.
     pub(super) fn get(&mut self, key: &Bytes) -> Result<Option<Entry>, Failed> {
-        let stored = |keys: &mut Self| -> Result<Option<Entry>, Failed> {
-            let stored = keys.stored(key)?;
-            let now = keys.now;
-            let alive = stored.filter(|kv| kv.expires.is_none_or(|at| at.0 > now));
-            Ok(alive.map(|kv| Entry { value: kv.value, expires_at: kv.expires.map(|at| at.0) }))
-        };
         match self.written.get(key).cloned() {
-            None => stored(self),
+            None => self.alive(key),
             Some(Write::Delete) => Ok(None),
             Some(Write::Expire(expiry)) => {
-                let entry = stored(self)?;
+                let entry = self.alive(key)?;
                 Ok(entry
                     .map(|entry| Entry { expires_at: self.expires_at(expiry, entry.expires_at), ..entry }))
             }
             Some(Write::Put { value, expiry }) => {
                 let before = if expiry == Expiry::Keep {
-                    stored(self)?.and_then(|entry| entry.expires_at)
+                    self.alive(key)?.and_then(|entry| entry.expires_at)
                 } else {
                     None
                 };
                 Ok(Some(Entry { value, expires_at: self.expires_at(expiry, before) }))
             }
         }
+    }
+
+    /// What the state has of it, unless its time is over.
+    fn alive(&mut self, key: &Bytes) -> Result<Option<Entry>, Failed> {
+        let stored = self.stored(key)?;
+        let alive = stored.filter(|kv| kv.expires.is_none_or(|at| at.0 > self.now));
+        Ok(alive.map(|kv| Entry { value: kv.value, expires_at: kv.expires.map(|at| at.0) }))
     }
 
     fn expires_at(&self, expiry: Expiry, before: Option<u64>) -> Option<u64> {
@@ -119,18 +159,14 @@ impl<'a> Keys<'a> {
     }
 
     fn stored(&mut self, key: &Bytes) -> Result<Option<KeyValue>, Failed> {
+        let Sight { view, .. } = self.sight.ok_or(Failed::NeedsView)?;
+        if self.only_reads {
+            return get(view, key);
+        }
         if let Some(read) = self.read.get(key) {
             return Ok(read.clone());
         }
-        let view = self.view.ok_or(Failed::NeedsView)?;
-        let found = if key.is_empty() {
-            None
-        } else {
-            let request = kv::Range { key: key.clone(), ..kv::Range::default() };
-            let reply = kv::range(view.view(), view.progress(), &request);
-            let reply = reply.map_err(|error| Failed::Status(error::store(error)))?;
-            reply.map_err(|refusal| Failed::Status(error::refused(refusal)))?.kvs.into_iter().next()
-        };
+        let found = get(view, key)?;
         self.read.insert(key.clone(), found.clone());
         Ok(found)
     }
@@ -177,6 +213,14 @@ impl<'a> Keys<'a> {
         let success = steps.into_iter().map(|step| TxnOperation { step: Some(step) }).collect();
         Some(Operation::Txn(Txn { compare: compare.collect(), success, failure: Vec::new() }))
     }
+}
+
+/// There is no empty key.
+fn get(view: &ReadView, key: &Bytes) -> Result<Option<KeyValue>, Failed> {
+    if key.is_empty() {
+        return Ok(None);
+    }
+    kv::get(view.view(), key).map_err(|error| Failed::Status(error::store(error)))
 }
 
 fn step(key: Bytes, write: Write) -> Step {

@@ -1,13 +1,16 @@
 //! Redis's protocol, RESP2 and RESP3, on a port of its own: the same keys and revisions as over etcd's API.
 //!
 //! `frame.rs` is the bytes, `connection.rs` a client's connection, `commands.rs` what each command does with `keys.rs`,
-//! `scan.rs` those that look at all keys, `notices.rs` the subscriptions, `glob.rs` the patterns.
+//! `scan.rs` those that look at all keys, `notices.rs` the subscriptions, `glob.rs` the patterns,
+//! `table.rs` the lookup tables.
 //!
 //! What is deliberately absent: types other than strings, scripts, and publish. What is not there is answered with an
 //! error that names it.
 
 mod commands;
 mod connection;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(super) mod exercise;
 mod frame;
 mod glob;
 mod keys;

@@ -1,87 +1,153 @@
-//! `TABLE.*`: lookup tables over Redis's protocol, from this replica's own state (whoever has an answer to `TABLE.SET` from a
-//! replica sees the change there).
+//! `TABLE.*`: lookup tables over Redis's protocol, from the state that the connection's reads see: what is newest, or with READONLY
+//! this replica's own.
 //!
 //! What is deliberately absent: versions' administration, which is gRPC's.
 
-use super::frame::Reply;
+use super::frame::{self, Arguments, Reply, Version};
 use crate::api::error;
 use crate::api::table::{lookup_refused, operation};
-use crate::engine::Engine;
+use crate::engine::{Engine, ReadView};
 use crate::table::Found;
 use bytes::Bytes;
 use quoin_core::table::{Operation, Upsert, Write};
 use quoin_table::Form;
 use tonic::Status;
 
-/// Runs the command `name`; `None` if there is none of this name that takes so many arguments.
-pub(super) async fn run(engine: &Engine, name: &str, args: &[Bytes]) -> Result<Option<Reply>, Status> {
+/// Bytes that a connection's buffers keep between lookups.
+const KEPT_BYTES: usize = 1 << 20;
+
+/// TABLE.LOOKUP or TABLE.MGET: those that are asked millions of times.
+#[derive(Clone, Copy)]
+pub(super) enum Lookup<'a> {
+    /// A table and keys of eight bytes, little-endian, behind each other.
+    Blob(&'a [u8], &'a [u8]),
+    /// The whole command; keys in decimal digits.
+    Decimal(Arguments<'a>),
+}
+
+impl<'a> Lookup<'a> {
+    /// The lookup that the command is, if it is one.
+    pub(super) fn of(args: Arguments<'a>) -> Option<Self> {
+        let is = |name: &[u8]| args.get(0).eq_ignore_ascii_case(name);
+        match args.len() {
+            3 if is(b"table.lookup") => Some(Self::Blob(args.get(1), args.get(2))),
+            3.. if is(b"table.mget") => Some(Self::Decimal(args)),
+            _ => None,
+        }
+    }
+}
+
+/// What lookups of a connection use again and again.
+#[derive(Default)]
+pub(super) struct Lookups {
+    keys: Vec<u64>,
+    found: Found,
+}
+
+impl Lookups {
+    /// Appends the answer to `lookup` to `out`; nothing if there is none.
+    pub(super) fn answer(
+        &mut self,
+        engine: &Engine,
+        view: &ReadView,
+        lookup: Lookup<'_>,
+        version: Version,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Status> {
+        self.keys.clear();
+        match lookup {
+            Lookup::Blob(table, blob) => {
+                let (keys, rest) = blob.as_chunks();
+                if !rest.is_empty() {
+                    let text = format!("the keys have {} bytes, which is no multiple of 8", blob.len());
+                    return Err(error::invalid(text));
+                }
+                check_count(engine, keys.len())?;
+                self.keys.extend(keys.iter().map(|key| u64::from_le_bytes(*key)));
+                self.find(engine, view, table)?;
+                self.write_whole(out);
+            }
+            Lookup::Decimal(args) => {
+                check_count(engine, args.len() - 2)?;
+                for text in args.iter().skip(2) {
+                    self.keys.push(key(text)?);
+                }
+                self.find(engine, view, args.get(1))?;
+                self.write_each(version, out);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives back what one large lookup took.
+    pub(super) fn trim(&mut self) {
+        let Self { keys, found: Found { answer, .. } } = self;
+        if 8 * keys.capacity() + answer.values.capacity() + 4 * answer.offsets.capacity() > KEPT_BYTES {
+            *self = Self::default();
+        }
+    }
+
+    fn find(&mut self, engine: &Engine, view: &ReadView, table: &[u8]) -> Result<(), Status> {
+        let bytes_max = engine.limits().response_bytes_max;
+        engine
+            .library()
+            .lookup(view.tables(), text(table)?, &self.keys, Form::Stored, bytes_max, &mut self.found)
+            .map_err(|error| lookup_refused(&error))
+    }
+
+    /// Version, bitmap, values, and where widths vary their offsets (four bytes, little-endian; one more than there are keys).
+    fn write_whole(&self, out: &mut Vec<u8>) {
+        let Found { version, answer, .. } = &self.found;
+        frame::head(out, b'*', if answer.offsets.is_empty() { 3 } else { 4 });
+        frame::head(out, b':', *version as i64);
+        frame::bulk(out, &answer.found);
+        frame::bulk(out, &answer.values);
+        if !answer.offsets.is_empty() {
+            frame::head(out, b'$', 4 * answer.offsets.len() as i64);
+            answer.offsets.iter().for_each(|offset| out.extend_from_slice(&offset.to_le_bytes()));
+            out.extend_from_slice(b"\r\n");
+        }
+    }
+
+    /// A bulk string or null for each key.
+    fn write_each(&self, version: Version, out: &mut Vec<u8>) {
+        let Found { width, answer, .. } = &self.found;
+        let (count, width) = (self.keys.len(), *width as usize);
+        out.reserve(answer.values.len() + 16 * count);
+        frame::head(out, b'*', count as i64);
+        for at in 0..count {
+            if answer.found[at / 8] >> (at % 8) & 1 == 0 {
+                Reply::Null.write(out, version);
+                continue;
+            }
+            let place = match answer.offsets.get(at..at + 2) {
+                Some(ends) => ends[0] as usize..ends[1] as usize,
+                None => at * width..(at + 1) * width,
+            };
+            frame::bulk(out, &answer.values[place]);
+        }
+    }
+}
+
+/// Runs the other commands; `None` if there is none of this name that takes so many arguments.
+pub(super) async fn run(
+    engine: &Engine,
+    view: &ReadView,
+    name: &str,
+    args: &[Bytes],
+) -> Result<Option<Reply>, Status> {
     Ok(Some(match (name, args) {
-        ("mget", [table, keys @ ..]) if !keys.is_empty() => mget(engine, table, keys)?,
-        ("lookup", [table, blob]) => lookup(engine, table, blob)?,
         ("set", [table, pairs @ ..]) if !pairs.is_empty() && pairs.len().is_multiple_of(2) => {
             set(engine, table, pairs).await?
         }
         ("del", [table, keys @ ..]) if !keys.is_empty() => del(engine, table, keys).await?,
         ("list", []) => {
-            let view = engine.latest();
             let look = view.tables().look();
             Reply::Array(look.tables().map(|(name, _)| Reply::text(name)).collect())
         }
-        ("info", [table]) => info(engine, table)?,
+        ("info", [table]) => info(view, table)?,
         _ => return Ok(None),
     }))
-}
-
-/// Decimal keys; a bulk or null for each.
-fn mget(engine: &Engine, table: &Bytes, keys: &[Bytes]) -> Result<Reply, Status> {
-    let keys = keys.iter().map(key).collect::<Result<Vec<_>, _>>()?;
-    let Found { width, answer, .. } = find(engine, table, &keys)?;
-    let values = Bytes::from(answer.values);
-    let value = |at: usize| {
-        if answer.found[at / 8] >> (at % 8) & 1 == 0 {
-            return Reply::Null;
-        }
-        let width = width as usize;
-        Reply::Bulk(match answer.offsets.get(at..at + 2) {
-            Some(ends) => values.slice(ends[0] as usize..ends[1] as usize),
-            None => values.slice(at * width..(at + 1) * width),
-        })
-    };
-    Ok(Reply::Array((0..keys.len()).map(value).collect()))
-}
-
-/// Keys of eight bytes, little-endian, behind each other: version, bitmap, values, and where widths vary their offsets (four bytes,
-/// little-endian; one more than there are keys).
-fn lookup(engine: &Engine, table: &Bytes, blob: &Bytes) -> Result<Reply, Status> {
-    if !blob.len().is_multiple_of(8) {
-        return Err(error::invalid(format!("the keys have {} bytes, which is no multiple of 8", blob.len())));
-    }
-    let keys: Vec<u64> = blob
-        .chunks_exact(8)
-        .map(|eight| u64::from_le_bytes(eight.try_into().expect("chunks of eight bytes")))
-        .collect();
-    let Found { version, answer, .. } = find(engine, table, &keys)?;
-    let mut parts = vec![
-        Reply::Integer(version as i64),
-        Reply::Bulk(answer.found.into()),
-        Reply::Bulk(answer.values.into()),
-    ];
-    if !answer.offsets.is_empty() {
-        let offsets: Vec<u8> = answer.offsets.iter().flat_map(|offset| offset.to_le_bytes()).collect();
-        parts.push(Reply::Bulk(offsets.into()));
-    }
-    Ok(Reply::Array(parts))
-}
-
-fn find(engine: &Engine, table: &Bytes, keys: &[u64]) -> Result<Found, Status> {
-    check_count(engine, keys.len())?;
-    let (view, bytes_max) = (engine.latest(), engine.limits().response_bytes_max);
-    let mut found = Found::default();
-    engine
-        .library()
-        .lookup(view.tables(), text(table)?, keys, Form::Stored, bytes_max, &mut found)
-        .map_err(|error| lookup_refused(&error))?;
-    Ok(found)
 }
 
 async fn set(engine: &Engine, table: &Bytes, pairs: &[Bytes]) -> Result<Reply, Status> {
@@ -97,15 +163,15 @@ async fn set(engine: &Engine, table: &Bytes, pairs: &[Bytes]) -> Result<Reply, S
 }
 
 async fn del(engine: &Engine, table: &Bytes, keys: &[Bytes]) -> Result<Reply, Status> {
-    let deletes = keys.iter().map(key).collect::<Result<Vec<_>, _>>()?;
+    let deletes = keys.iter().map(|text| key(text)).collect::<Result<Vec<_>, _>>()?;
     check_count(engine, deletes.len())?;
     let write = Write { name: text(table)?.into(), upserts: Vec::new(), deletes };
     operation(engine, Operation::Write(write)).await?;
     Ok(Reply::OK)
 }
 
-fn info(engine: &Engine, table: &Bytes) -> Result<Reply, Status> {
-    let (view, name) = (engine.latest(), text(table)?);
+fn info(view: &ReadView, table: &[u8]) -> Result<Reply, Status> {
+    let name = text(table)?;
     let look = view.tables().look();
     let Some(state) = look.table(name) else {
         return Err(lookup_refused(&crate::table::LookupError::NoTable(name.into())));
@@ -127,11 +193,15 @@ fn check_count(engine: &Engine, keys: usize) -> Result<(), Status> {
     Ok(())
 }
 
-fn text(name: &Bytes) -> Result<&str, Status> {
+fn text(name: &[u8]) -> Result<&str, Status> {
     std::str::from_utf8(name).map_err(|_| error::invalid("the table's name is not UTF-8"))
 }
 
-fn key(text: &Bytes) -> Result<u64, Status> {
-    let number = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
+fn key(text: &[u8]) -> Result<u64, Status> {
+    let digit = |number: Option<u64>, byte: &u8| {
+        let digit = u64::from(byte.wrapping_sub(b'0'));
+        if digit > 9 { None } else { number?.checked_mul(10)?.checked_add(digit) }
+    };
+    let number = if text.is_empty() { None } else { text.iter().fold(Some(0), digit) };
     number.ok_or_else(|| error::invalid(format!("the key {:?} is no u64", text.escape_ascii().to_string())))
 }
