@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 const PROGRAM: &str = env!("CARGO_BIN_EXE_quoin");
 const DOCS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs");
 /// The guides, each run against a node of its own; and how many examples it has at least.
-const GUIDES: &[(&str, usize)] = &[("kv.md", 11), ("route.md", 7), ("ledger.md", 18)];
+const GUIDES: &[(&str, usize)] = &[("kv.md", 11), ("route.md", 7), ("ledger.md", 18), ("table.md", 9)];
 
 /// A command of the guide, and what it prints.
 struct Example {
@@ -72,7 +72,7 @@ fn the_examples_print_what_the_pages_show() -> Result<()> {
 fn run_page(page: &str, examples_min: usize) -> Result<()> {
     let examples = examples(&std::fs::read_to_string(std::path::Path::new(DOCS).join(page))?);
     ensure!(examples.len() >= examples_min, "the page has only {} examples", examples.len());
-    let folder = tempfile::tempdir()?;
+    let (folder, files) = (tempfile::tempdir()?, tempfile::tempdir()?);
     let free = |base: &u16| (0..4).all(|offset| TcpListener::bind(("127.0.0.1", base + offset)).is_ok());
     let base = (31_000..32_700).step_by(10).find(free).context("free ports")?;
     let _dev = start(folder.path(), base)?;
@@ -81,6 +81,7 @@ fn run_page(page: &str, examples_min: usize) -> Result<()> {
     for Example { command, prints } in examples {
         let output = Command::new("sh")
             .args(["-c", &command])
+            .current_dir(&files)
             .env("PATH", &path)
             .env("QUOIN_ENDPOINTS", format!("127.0.0.1:{base}"))
             .output()?;

@@ -31,6 +31,13 @@ pub struct Member {
     pub learner: bool,
 }
 
+impl Member {
+    /// How messages call it: by its name, or by its id until it has one.
+    pub fn label(&self) -> String {
+        if self.name.is_empty() { format!("{:x}", self.id) } else { self.name.clone() }
+    }
+}
+
 /// Which alarm. The numbers are etcd's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
 #[repr(i32)]

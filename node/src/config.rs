@@ -116,6 +116,38 @@ pub struct TableConfig {
     pub lock: bool,
     /// Keys of one lookup.
     pub keys_max: usize,
+    /// Who serves buckets (`s3://`), as a URL; empty: `AWS_ENDPOINT_URL`, else Amazon.
+    pub s3_endpoint: String,
+    /// Where they are; empty: `AWS_REGION`, else `us-east-1`.
+    pub s3_region: String,
+    /// Who reads them; empty: `AWS_ACCESS_KEY_ID` and what goes with it, else the machine's role.
+    pub s3_access_key_id: String,
+    /// With what key.
+    pub s3_secret_access_key: Secret,
+}
+
+/// A value that is not shown.
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Secret(String);
+
+impl Secret {
+    /// The value itself.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<String> for Secret {
+    fn from(value: String) -> Self {
+        Self(value)
+    }
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(if self.0.is_empty() { "none" } else { "hidden" })
+    }
 }
 
 /// What a request may be at most. The defaults are etcd's where etcd has one.
@@ -197,7 +229,15 @@ impl Default for HistoryConfig {
 
 impl Default for TableConfig {
     fn default() -> Self {
-        Self { huge_pages: false, lock: false, keys_max: 100_000 }
+        Self {
+            huge_pages: false,
+            lock: false,
+            keys_max: 100_000,
+            s3_endpoint: String::new(),
+            s3_region: String::new(),
+            s3_access_key_id: String::new(),
+            s3_secret_access_key: Secret::default(),
+        }
     }
 }
 
@@ -289,6 +329,12 @@ impl Config {
                 "must be above raft.heartbeat_ticks, which must be above 0".into(),
             );
         }
+        if self.table.s3_access_key_id.is_empty() != self.table.s3_secret_access_key.reveal().is_empty() {
+            return fail(
+                "table.s3_access_key_id",
+                "goes with table.s3_secret_access_key: give both or none".into(),
+            );
+        }
         if self.log.segment_bytes < 1 << 20 {
             return fail("log.segment_bytes", format!("is {}; at least 1048576", self.log.segment_bytes));
         }
@@ -332,6 +378,10 @@ pub const SETTINGS: &[(&str, &str)] = &[
     ),
     ("table.lock", "Keep tables in memory whatever else needs room (mlock)"),
     ("table.keys_max", "Keys of one lookup"),
+    ("table.s3_endpoint", "Who serves s3:// locations, a URL; else AWS_ENDPOINT_URL, else Amazon"),
+    ("table.s3_region", "The region of buckets; else AWS_REGION, else us-east-1"),
+    ("table.s3_access_key_id", "Who reads buckets; else AWS_ACCESS_KEY_ID, else the machine's role"),
+    ("table.s3_secret_access_key", "The key that goes with it; better as a variable than as a flag"),
     ("limits.key_bytes_max", "Bytes of a key"),
     ("limits.request_bytes_max", "Bytes of a request"),
     ("limits.txn_operations_max", "Operations of a transaction"),

@@ -18,6 +18,8 @@ use std::path::Path;
 pub const MANIFEST: &str = "manifest.json";
 /// Bytes of the largest manifest that is read: 65,536 shards with their deletes.
 pub const MANIFEST_BYTES_MAX: u64 = 32 << 20;
+/// The metadata that says which streamed changes the files hold: `REVISION@CLUSTER`, the cluster's id in hexadecimal.
+pub const FOLDS: &str = "folds";
 const FORMAT: u32 = 1;
 
 /// What one folder holds.

@@ -14,6 +14,7 @@ mod route;
 pub(crate) mod sample_table;
 mod stream;
 mod table;
+mod table_switch;
 mod targets;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -32,6 +33,8 @@ pub(crate) enum Bench {
     Route(route::RouteBench),
     /// Lookup tables, one key or a batch at a time
     Table(table::TableBench),
+    /// A table switched forth and back while it is looked up: what lookups notice
+    TableSwitch(table_switch::SwitchBench),
     /// Leader changes while very many leases are held and end, on a cluster of its own
     Leases(leases::LeasesBench),
     /// Accounts and transfers, over quoin.ledger.v1 or HTTP/JSON
@@ -140,6 +143,7 @@ pub(crate) async fn run(bench: Bench) -> Result<()> {
         Bench::Resp(options) => resp::run(options).await,
         Bench::Route(options) => route::run(options).await,
         Bench::Table(options) => table::run(options).await,
+        Bench::TableSwitch(options) => table_switch::run(options).await,
         Bench::Leases(options) => leases::run(options).await,
         Bench::Ledger(options) => ledger::run(options).await,
     }

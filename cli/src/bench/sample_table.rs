@@ -9,7 +9,13 @@ pub(crate) const VALUE_BYTES: usize = 40;
 
 /// Builds the table, unless it is there.
 pub(crate) fn build(folder: &Path, name: &str, keys: u64) -> Result<PathBuf> {
-    let folder = folder.join(format!("{name}-{keys}"));
+    build_other(folder, name, keys, 0)
+}
+
+/// As [`build`], each key with the value of the key `plus` above it.
+pub(crate) fn build_other(folder: &Path, name: &str, keys: u64, plus: u64) -> Result<PathBuf> {
+    let plain = format!("{name}-{keys}");
+    let folder = folder.join(if plus == 0 { plain } else { format!("{plain}-plus-{plus}") });
     if Manifest::read(&folder).is_err() {
         std::fs::create_dir_all(&folder)?;
         let (schema, plan) = (Schema::fixed(Codec::Raw, VALUE_BYTES as u32), Plan::new(keys, 1));
@@ -18,7 +24,8 @@ pub(crate) fn build(folder: &Path, name: &str, keys: u64) -> Result<PathBuf> {
         let file = "values-00000-of-00001.qtb";
         let mut writer = ShardWriter::create(&folder.join(file), &schema, plan, 0)?;
         for keys in &parts {
-            let values: Vec<[u8; VALUE_BYTES]> = keys.iter().map(|key| value(*key)).collect();
+            let values: Vec<[u8; VALUE_BYTES]> =
+                keys.iter().map(|key| value(key.wrapping_add(plus))).collect();
             writer.append(&Part::build(&schema, keys, |position| &values[position])?)?;
         }
         let files = vec![FileEntry::new(file.into(), writer.finish()?)];

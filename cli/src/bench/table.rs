@@ -229,6 +229,7 @@ async fn publish(channel: Channel, table: &str, location: PathBuf) -> Result<()>
     let location = location.to_str().context("a folder whose name is UTF-8")?.to_string();
     let request = pb::PublishRequest { table: table.into(), location, ..Default::default() };
     let version = client.publish(request).await?.into_inner().version;
-    crate::table::activate_when_ready(&mut client, table, version, READY_SECONDS).await?;
+    let request = pb::ActivateRequest { table: table.into(), version, without_waiting: false };
+    crate::table::activate_when_ready(&mut client, request, READY_SECONDS).await?;
     Ok(())
 }

@@ -63,7 +63,8 @@ async fn publish(admin: &mut TableClient<Channel>, folder: &Path) -> Result<u64>
     let location = folder.to_str().context("a folder whose name is UTF-8")?.to_string();
     let request = pb::PublishRequest { location, ..Default::default() };
     let version = admin.publish(request).await?.into_inner().version;
-    activate_when_ready(admin, TABLE, version, READY_SECONDS).await?;
+    let request = pb::ActivateRequest { table: TABLE.into(), version, without_waiting: false };
+    activate_when_ready(admin, request, READY_SECONDS).await?;
     Ok(version)
 }
 

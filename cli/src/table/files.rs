@@ -176,14 +176,14 @@ fn metadata(options: &mut Options, pairs: &[String]) -> Result<()> {
 }
 
 impl Effort {
-    fn apply(self, options: &mut Options) {
+    pub(super) fn apply(self, options: &mut Options) {
         options.scratch = self.scratch;
         options.memory_bytes = self.memory << 20;
         options.threads = self.threads.unwrap_or(0);
     }
 }
 
-fn report(bar: &Bar, options: &Options, built: Result<Built, build::BuildError>) -> Result<()> {
+pub(super) fn report(bar: &Bar, options: &Options, built: Result<Built, build::BuildError>) -> Result<()> {
     bar.end();
     let Built { manifest, rows } = built?;
     let seconds = bar.elapsed().as_secs_f64();

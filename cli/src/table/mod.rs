@@ -1,5 +1,6 @@
 //! `quoin table`: lookup tables, from files to folders and from folders to the cluster.
 
+mod export;
 mod files;
 mod progress;
 mod serving;
@@ -36,6 +37,8 @@ pub(crate) enum Table {
     Set(serving::Set),
     /// Delete keys of the active version
     Del(serving::Del),
+    /// Write the changes over the active version into a patch, to be published or merged
+    ExportChanges(export::ExportChanges),
 }
 
 pub(crate) async fn run(table: Table) -> Result<()> {
@@ -52,5 +55,6 @@ pub(crate) async fn run(table: Table) -> Result<()> {
         Table::Lookup(lookup) => serving::lookup(lookup).await,
         Table::Set(set) => serving::set(set).await,
         Table::Del(del) => serving::del(del).await,
+        Table::ExportChanges(export) => export::run(export).await,
     }
 }

@@ -8,29 +8,33 @@ use quoin_proto::quoin::table::v1 as pb;
 use quoin_proto::quoin::table::v1::table_client::TableClient;
 use serde_json::json;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 use tonic::transport::Channel;
 
 /// How often it is asked whether all replicas are ready.
 const POLL: Duration = Duration::from_millis(100);
 
-/// Make a folder's table known to the cluster: replicas fetch and check it
+/// Make a table's files known to the cluster: replicas fetch and check them
 #[derive(Args)]
 pub(crate) struct Publish {
-    /// The folder; every replica must be able to read it at this path
-    folder: PathBuf,
+    /// A folder, or a file://, http(s):// or s3://BUCKET/PREFIX URL; every replica must be able to read it
+    #[arg(value_name = "FOLDER|URL")]
+    location: String,
     /// Publish under another name than the manifest's
     #[arg(long)]
     table: Option<String>,
     /// Activate it once every replica is ready
     #[arg(long)]
     activate: bool,
+    /// Activate it once a majority is ready: the other replicas answer nothing of the table until they are
+    #[arg(long, requires = "activate")]
+    without_waiting: bool,
     /// Seconds to wait for the replicas
     #[arg(long, default_value_t = 600.0, value_name = "SECONDS")]
     wait: f64,
-    /// Changes up to this revision are in the files
-    #[arg(long, default_value_t = 0, value_name = "REVISION")]
+    /// Changes up to this revision are in the files [default: as export-changes has noted in them]
+    #[arg(long, default_value_t = 0, hide_default_value = true, value_name = "REVISION")]
     folds: u64,
     /// Another schema or shard count than the active version's is meant
     #[arg(long)]
@@ -48,7 +52,11 @@ pub(crate) struct Activate {
     /// The table
     table: String,
     /// The version
+    #[arg(id = "number", value_name = "VERSION")]
     version: u64,
+    /// A majority being ready is enough: the other replicas answer nothing of the table until they are
+    #[arg(long)]
+    without_waiting: bool,
     #[command(flatten)]
     connection: Connection,
 }
@@ -77,10 +85,10 @@ pub(crate) struct Drop {
     /// The table
     table: String,
     /// The version
-    #[arg(required_unless_present = "all")]
+    #[arg(id = "number", value_name = "VERSION", required_unless_present = "all")]
     version: Option<u64>,
     /// The whole table: all versions and changes
-    #[arg(long, conflicts_with = "version")]
+    #[arg(long, conflicts_with = "number")]
     all: bool,
     #[command(flatten)]
     connection: Connection,
@@ -138,74 +146,78 @@ pub(crate) struct Del {
     connection: Connection,
 }
 
-async fn client(connection: &Connection) -> Result<TableClient<Channel>> {
+pub(super) async fn client(connection: &Connection) -> Result<TableClient<Channel>> {
     Ok(TableClient::new(connection.any().await?).max_decoding_message_size(256 << 20))
 }
 
 fn say(connection: &Connection, what: &str, response: &pb::VersionResponse) -> Result<()> {
-    let pb::VersionResponse { version, revision } = response;
+    let pb::VersionResponse { version, revision, table } = response;
     if connection.json {
-        return output::json(&json!({ "version": version, "revision": revision }));
+        return output::json(&json!({ "table": table, "version": version, "revision": revision }));
     }
     writeln!(std::io::stdout(), "{what} {version} at revision {revision}")?;
     Ok(())
 }
 
 pub(crate) async fn publish(arguments: Publish) -> Result<()> {
-    let Publish { folder, table, activate, wait, folds, new_shape, keep, connection } = arguments;
+    let Publish { location, table, activate, without_waiting, wait, folds, new_shape, keep, connection } =
+        arguments;
     let mut client = client(&connection).await?;
-    let location = location_of(&folder)?;
-    let name = match table {
-        Some(name) => name,
-        None => quoin_table::Manifest::read(&folder)?.name,
-    };
-    let request =
-        pb::PublishRequest { table: name.clone(), location, folds_revision: folds, new_shape, keep };
+    let location = location_of(&location)?;
+    let table = table.unwrap_or_default();
+    let request = pb::PublishRequest { table, location, folds_revision: folds, new_shape, keep };
     let published = client.publish(request).await?.into_inner();
     say(&connection, "published version", &published)?;
     if activate {
-        let activated = activate_when_ready(&mut client, &name, published.version, wait).await?;
+        let pb::VersionResponse { table, version, .. } = published;
+        let request = pb::ActivateRequest { table, version, without_waiting };
+        let activated = activate_when_ready(&mut client, request, wait).await?;
         say(&connection, "active: version", &activated)?;
     }
     Ok(())
 }
 
-fn location_of(folder: &Path) -> Result<String> {
-    let absolute = folder.canonicalize().with_context(|| folder.display().to_string())?;
+/// URLs are the replicas' to read; a folder may be given as it is seen from here.
+fn location_of(location: &str) -> Result<String> {
+    if location.contains("://") {
+        return Ok(location.into());
+    }
+    let absolute = Path::new(location).canonicalize().with_context(|| location.to_string())?;
     Ok(absolute.to_str().with_context(|| format!("{} is not UTF-8", absolute.display()))?.into())
 }
 
-/// Asks again while replicas are fetching; what a replica says went wrong ends it.
+/// Asks again while replicas are fetching, or say that trying again may help; what else goes wrong at one ends it.
 pub(crate) async fn activate_when_ready(
     client: &mut TableClient<Channel>,
-    table: &str,
-    version: u64,
+    request: pb::ActivateRequest,
     wait_seconds: f64,
 ) -> Result<pb::VersionResponse> {
     let until = Instant::now() + Duration::from_secs_f64(wait_seconds);
+    let pb::ActivateRequest { table, version, .. } = request.clone();
     loop {
-        let request = pb::ActivateRequest { table: table.into(), version };
-        match client.activate(request).await {
+        match client.activate(request.clone()).await {
             Ok(response) => return Ok(response.into_inner()),
             Err(status) if status.code() != tonic::Code::FailedPrecondition || Instant::now() > until => {
                 return Err(status.into());
             }
             Err(_) => {}
         }
-        let infos = client.list(pb::ListRequest { table: table.into() }).await?.into_inner().tables;
-        let versions = infos.iter().flat_map(|info| &info.versions);
-        if let Some(failure) =
-            versions.filter(|info| info.version == version).flat_map(|info| &info.failed_members).next()
+        let infos = client.list(pb::ListRequest { table: table.clone() }).await?.into_inner().tables;
+        let versions = infos.iter().flat_map(|info| &info.versions).filter(|info| info.version == version);
+        let mut failures = versions.flat_map(|info| &info.failed_members);
+        if let Some(failure) = failures.find(|failure| !failure.transient)
+            && !request.without_waiting
         {
-            bail!("replica {:x} cannot have version {version}: {}", failure.member, failure.reason);
+            bail!("replica {} cannot have version {version}: {}", failure.name, failure.reason);
         }
         tokio::time::sleep(POLL).await;
     }
 }
 
 pub(crate) async fn activate(arguments: Activate) -> Result<()> {
-    let Activate { table, version, connection } = arguments;
-    let response = client(&connection).await?.activate(pb::ActivateRequest { table, version }).await?;
+    let Activate { table, version, without_waiting, connection } = arguments;
+    let request = pb::ActivateRequest { table, version, without_waiting };
+    let response = client(&connection).await?.activate(request).await?;
     say(&connection, "active: version", response.get_ref())
 }
 
@@ -240,7 +252,24 @@ pub(crate) async fn versions(arguments: Versions) -> Result<()> {
         }
     }
     let head = ["table", "version", "state", "keys", "deleted", "bytes", "values", "over", "ready", "id"];
-    output::table(&head, &rows)
+    output::table(&head, &rows)?;
+    for (table, version) in tables.iter().flat_map(|table| table.versions.iter().map(move |v| (table, v))) {
+        not_ready(&table.name, version)?;
+    }
+    Ok(())
+}
+
+/// Who does not have the version yet, and why.
+fn not_ready(table: &str, version: &pb::VersionInfo) -> Result<()> {
+    let (number, mut out) = (version.version, std::io::stdout());
+    for failure in &version.failed_members {
+        let again = if failure.transient { "; it tries again" } else { "" };
+        writeln!(out, "{table} {number}: {} does not have it: {}{again}", failure.name, failure.reason)?;
+    }
+    for name in &version.waiting {
+        writeln!(out, "{table} {number}: {name} does not have it yet: still fetching, or away")?;
+    }
+    Ok(())
 }
 
 fn row(table: &pb::TableInfo, version: &pb::VersionInfo) -> Vec<String> {
@@ -273,13 +302,17 @@ fn as_json(table: &pb::TableInfo) -> serde_json::Value {
         let failed: Vec<_> = info
             .failed_members
             .iter()
-            .map(|failure| json!({ "member": format!("{:x}", failure.member), "reason": failure.reason }))
+            .map(|failure| {
+                let pb::NotReady { member, reason, transient, name } = failure;
+                json!({ "member": format!("{member:x}"), "name": name, "reason": reason, "transient": transient })
+            })
             .collect();
         let ready: Vec<String> = info.ready_members.iter().map(|member| format!("{member:x}")).collect();
         json!({
             "version": info.version, "id": info.id, "below": info.below, "location": info.location,
             "keys": info.keys, "deleted": info.deleted, "bytes": info.bytes, "shards": info.shards,
             "values": info.values, "folds_revision": info.folds_revision, "ready": ready, "failed": failed,
+            "waiting": info.waiting,
             "loaded_here": info.loaded_here, "metadata": info.metadata,
         })
     };
@@ -356,7 +389,8 @@ pub(crate) async fn del(arguments: Del) -> Result<()> {
 }
 
 async fn write(connection: &Connection, request: pb::WriteRequest) -> Result<()> {
+    let table = request.table.clone();
     let pb::WriteResponse { version, revision } =
         client(connection).await?.write(request).await?.into_inner();
-    say(connection, "changed over version", &pb::VersionResponse { version, revision })
+    say(connection, "changed over version", &pb::VersionResponse { version, revision, table })
 }

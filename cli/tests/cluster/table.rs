@@ -11,10 +11,10 @@ use std::process::Command;
 use tonic::Code;
 use tonic::transport::Channel;
 
-const KEYS: u64 = 1000;
+pub(crate) const KEYS: u64 = 1000;
 
 /// Runs the program; says what it printed, or why it failed.
-fn quoin(arguments: &[&str]) -> Result<String> {
+pub(crate) fn quoin(arguments: &[&str]) -> Result<String> {
     let output = Command::new(PROGRAM).args(arguments).output()?;
     let said =
         format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -23,7 +23,7 @@ fn quoin(arguments: &[&str]) -> Result<String> {
 }
 
 /// A base of [`KEYS`] keys, each with four bytes that name it and the `letter`.
-fn build_base(folder: &Path, letter: char) -> Result<PathBuf> {
+pub(crate) fn build_base(folder: &Path, letter: char) -> Result<PathBuf> {
     let rows: String = (0..KEYS).map(|key| format!("{key},{letter}{key:03}\n")).collect();
     let (input, output) = (folder.join(format!("{letter}.csv")), folder.join(format!("table-{letter}")));
     std::fs::write(&input, format!("key,value\n{rows}"))?;
@@ -31,33 +31,36 @@ fn build_base(folder: &Path, letter: char) -> Result<PathBuf> {
     Ok(output)
 }
 
-fn path(path: &Path) -> Result<&str> {
+pub(crate) fn path(path: &Path) -> Result<&str> {
     path.to_str().context("a path in UTF-8")
 }
 
-async fn client(cluster: &Cluster, replica: usize) -> Result<TableClient<Channel>> {
+pub(crate) async fn client(cluster: &Cluster, replica: usize) -> Result<TableClient<Channel>> {
     Ok(TableClient::new(cluster.channel(replica).await?))
 }
 
-async fn lookup(client: &mut TableClient<Channel>, keys: &[u64]) -> Result<pb::Values, tonic::Status> {
+pub(crate) async fn lookup(
+    client: &mut TableClient<Channel>,
+    keys: &[u64],
+) -> Result<pb::Values, tonic::Status> {
     let keys = pb::Keys { table: "t".into(), keys: keys.to_vec(), form: 0 };
     let response = client.lookup(pb::LookupRequest { tables: vec![keys], linearizable: true }).await?;
     Ok(response.into_inner().tables.remove(0))
 }
 
 /// The four bytes of each key, as text; `-` where it is absent.
-fn texts(values: &pb::Values, count: usize) -> Vec<String> {
+pub(crate) fn texts(values: &pb::Values, count: usize) -> Vec<String> {
     let text = |at: usize| String::from_utf8_lossy(&values.values[at * 4..at * 4 + 4]).into_owned();
     let found = |at: usize| values.found[at / 8] >> (at % 8) & 1 == 1;
     (0..count).map(|at| if found(at) { text(at) } else { "-".into() }).collect()
 }
 
-async fn shown(cluster: &Cluster, replica: usize, keys: &[u64]) -> Result<(u64, Vec<String>)> {
+pub(crate) async fn shown(cluster: &Cluster, replica: usize, keys: &[u64]) -> Result<(u64, Vec<String>)> {
     let values = lookup(&mut client(cluster, replica).await?, keys).await?;
     Ok((values.version, texts(&values, keys.len())))
 }
 
-async fn loaded(cluster: &Cluster, replica: usize, version: u64) -> bool {
+pub(crate) async fn loaded(cluster: &Cluster, replica: usize, version: u64) -> bool {
     let Ok(mut client) = client(cluster, replica).await else { return false };
     let Ok(list) = client.list(pb::ListRequest { table: "t".into() }).await else { return false };
     let mut versions = list.into_inner().tables.into_iter().flat_map(|table| table.versions);
@@ -65,17 +68,17 @@ async fn loaded(cluster: &Cluster, replica: usize, version: u64) -> bool {
 }
 
 /// A connection that speaks Redis's protocol.
-struct Resp(TcpStream);
+pub(crate) struct Resp(pub(crate) TcpStream);
 
 impl Resp {
-    fn connect(cluster: &Cluster, replica: usize) -> Result<Self> {
+    pub(crate) fn connect(cluster: &Cluster, replica: usize) -> Result<Self> {
         let stream = TcpStream::connect(("127.0.0.1", cluster.port(replica, 3)))?;
         stream.set_read_timeout(Some(PATIENCE))?;
         Ok(Self(stream))
     }
 
     /// Sends a command, and checks its answer byte for byte.
-    fn says(&mut self, words: &[&[u8]], expected: &[u8]) -> Result<()> {
+    pub(crate) fn says(&mut self, words: &[&[u8]], expected: &[u8]) -> Result<()> {
         let mut request = format!("*{}\r\n", words.len()).into_bytes();
         for word in words {
             request.extend(format!("${}\r\n", word.len()).into_bytes());
@@ -89,7 +92,7 @@ impl Resp {
     }
 }
 
-async fn publish(client: &mut TableClient<Channel>, folder: &Path) -> Result<u64> {
+pub(crate) async fn publish(client: &mut TableClient<Channel>, folder: &Path) -> Result<u64> {
     let request = pb::PublishRequest { location: path(folder)?.into(), ..Default::default() };
     Ok(client.publish(request).await?.into_inner().version)
 }
@@ -120,10 +123,12 @@ async fn a_table_is_published_switched_rolled_back_and_changed_while_replicas_co
     for replica in (0..3).filter(|replica| *replica != away) {
         wait("the version to be loaded", || loaded(&cluster, replica, second)).await?;
     }
-    let activate = || pb::ActivateRequest { table: "t".into(), version: second };
+    let activate = || pb::ActivateRequest { table: "t".into(), version: second, without_waiting: false };
     let refused = admin.activate(activate()).await.expect_err("a replica is away");
     assert_eq!(refused.code(), Code::FailedPrecondition);
-    assert!(refused.message().contains("still fetching"), "{refused}");
+    let named =
+        format!("missing: r{away} (still fetching, or away); wait for them, or activate --without-waiting");
+    assert!(refused.message().contains(&named), "{refused}");
     assert_eq!(shown(&cluster, here, &[7]).await?, (1, vec!["a007".into()]));
 
     // It comes back, fetches, and the switch goes through; every answer is of one version.
@@ -212,6 +217,20 @@ async fn damaged_files_wrong_bases_and_bad_requests_are_refused_and_the_running_
     let endpoints = cluster.address(0, 0);
     quoin(&["table", "publish", path(&a)?, "--activate", "--endpoints", &endpoints])?;
 
+    // Another shard count, another width: refused when it is published.
+    for (what, extra) in
+        [("has 2 shards", ["--shards", "3"]), ("values of any width", ["--variable", "--shards=2"])]
+    {
+        let (input, other) =
+            (folder.path().join("b.csv"), folder.path().join(extra[0].trim_start_matches('-')));
+        let mut build = vec!["table", "build", "t", "--input", path(&input)?, "--output", path(&other)?];
+        build.extend(extra);
+        quoin(&build)?;
+        let refused = quoin(&["table", "publish", path(&other)?, "--endpoints", &endpoints]);
+        let refused = refused.expect_err("another shape").to_string();
+        assert!(refused.contains(what) && refused.contains("build it alike"), "{refused}");
+    }
+
     // A flipped byte: every replica says file, block and both checksums, and the version is never activated.
     let file = std::fs::read_dir(&b)?
         .filter_map(|entry| Some(entry.ok()?.path()))
@@ -225,6 +244,26 @@ async fn damaged_files_wrong_bases_and_bad_requests_are_refused_and_the_running_
     assert!(refused.contains("block 0 has checksum") && refused.contains(".qtb"), "{refused}");
     let refused = quoin(&["table", "verify", path(&b)?]).expect_err("a damaged file").to_string();
     assert!(refused.contains("block 0 has checksum"), "{refused}");
+
+    let listed = quoin(&["table", "versions", "t", "--endpoints", &endpoints])?;
+    assert!(
+        listed.contains("t 2: r0 does not have it:") && listed.contains("block 0 has checksum"),
+        "{listed}"
+    );
+
+    // A file that was cut off: the same.
+    let cut = build_base(folder.path(), 'd')?;
+    let file = std::fs::read_dir(&cut)?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .find(|path| path.extension().is_some_and(|extension| extension == "qtb"));
+    let file = std::fs::File::options().write(true).open(file.context("a shard file")?)?;
+    let length = file.metadata()?.len();
+    file.set_len(length - 1000)?;
+    let refused = quoin(&["table", "publish", path(&cut)?, "--activate", "--endpoints", &endpoints]);
+    let refused = refused.expect_err("a file that was cut off").to_string();
+    let lengths = format!("{} bytes, written were {length}; block", length - 1000);
+    assert!(refused.contains(&lengths) && refused.contains("has checksum"), "{refused}");
+    assert_eq!(shown(&cluster, 2, &[7]).await?, (1, vec!["a007".into()]));
 
     // A patch over a base that was never published.
     let (base, patch) = (build_base(folder.path(), 'c')?, folder.path().join("patch"));
@@ -263,8 +302,8 @@ async fn damaged_files_wrong_bases_and_bad_requests_are_refused_and_the_running_
     let refused = admin.write(wide).await.expect_err("another width");
     assert!(refused.message().contains("the value of key 1 has 5 bytes"), "{refused}");
     let gone =
-        admin.publish(pb::PublishRequest { location: "s3://bucket/t".into(), ..Default::default() }).await;
-    assert!(gone.expect_err("no folder").message().contains("no absolute path"));
+        admin.publish(pb::PublishRequest { location: "ftp://host/t".into(), ..Default::default() }).await;
+    assert!(gone.expect_err("no folder").message().contains("file, http, https and s3 are"));
     assert_eq!(shown(&cluster, 1, &[7]).await?, (1, vec!["a007".into()]));
     Ok(())
 }

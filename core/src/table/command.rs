@@ -112,6 +112,9 @@ pub struct Failed {
     /// Why.
     #[prost(string, tag = "4")]
     pub reason: String,
+    /// The replica expects that trying again helps.
+    #[prost(bool, tag = "5")]
+    pub transient: bool,
 }
 
 /// See [`Operation::Activate`].
@@ -123,6 +126,9 @@ pub struct Activate {
     /// Its version.
     #[prost(uint64, tag = "2")]
     pub version: u64,
+    /// Even if only a majority of the voting members have the files; the others answer nothing until they have.
+    #[prost(bool, tag = "3")]
+    pub without_waiting: bool,
 }
 
 /// See [`Operation::Rollback`].

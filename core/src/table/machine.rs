@@ -1,7 +1,7 @@
 //! What a table command does. Reading order: [`Machine::apply`], then one section per operation.
 //!
-//! **Invariant (all ready).** A version answers only after every voting member has said that it has the files, and is kept
-//! as long as the active version or one that may be rolled back to needs it.
+//! **Invariant (ready first).** A version answers only after every voting member has said that it has the files (a majority of
+//! them, where the caller asks for no more), and is kept as long as the active version or one that may be rolled back to needs it.
 //!
 //! Streamed changes are judged by their revision: a version hides those up to the revision that it says it folds. So rolling
 //! back shows them again; they are dropped for good when no kept version needs them any more.
@@ -75,7 +75,9 @@ pub enum Refusal {
         found: String,
     },
     /// Replicas do not have the files.
-    #[error("version {version} of table {name:?} is not ready on every replica; missing: {missing}")]
+    #[error(
+        "version {version} of table {name:?} is not ready on every replica; missing: {missing}; {advice}"
+    )]
     NotReady {
         /// The table.
         name: String,
@@ -83,6 +85,8 @@ pub enum Refusal {
         version: u64,
         /// Which replicas, and why where they said.
         missing: String,
+        /// What can be done.
+        advice: &'static str,
     },
     /// There is nothing to go back to.
     #[error("table {0:?} has no earlier version to go back to")]
@@ -251,14 +255,14 @@ fn mark_ready(tx: &mut Tx<'_>, state: &mut TableState, ready: &Ready) -> Result<
 }
 
 fn mark_failed(tx: &mut Tx<'_>, state: &mut TableState, failed: Failed) -> Result<u64, Refusal> {
-    let Failed { name, version: number, member, mut reason } = failed;
+    let Failed { name, version: number, member, mut reason, transient } = failed;
     let mut version = find(state, &name, number)?;
     while reason.len() > REASON_MAX {
         reason.pop();
     }
     version.ready.retain(|ready| *ready != member);
     version.failed.retain(|failure| failure.member != member);
-    version.failed.push(Failure { member, reason });
+    version.failed.push(Failure { member, reason, transient });
     version.failed.sort_unstable_by_key(|failure| failure.member);
     put_version(tx, state, &name, version, false);
     Ok(number)
@@ -274,8 +278,8 @@ fn activate_version(
         Ok(version) => version,
         Err(refusal) => return Ok(Err(refusal)),
     };
-    if let Some(missing) = missing(tx.view(), &version)? {
-        return Ok(Err(Refusal::NotReady { name: name.clone(), version: activate.version, missing }));
+    if let Some(refusal) = not_ready(tx.view(), activate, &version)? {
+        return Ok(Err(refusal));
     }
     let before = state.table.active;
     if before != activate.version {
@@ -294,21 +298,32 @@ fn activate_version(
     Ok(Ok(activate.version))
 }
 
-/// The voting members that do not have the files, with what they said; `None` if all have.
-fn missing(view: View<'_>, version: &Version) -> Result<Option<String>, StoreError> {
-    let waiting: Vec<String> = system::members(view)?
-        .into_iter()
-        .filter(|member| !member.learner && !version.ready.contains(&member.id))
+/// Why the version may not answer yet: all voting members must have the files, or a majority where that is enough.
+fn not_ready(view: View<'_>, activate: &Activate, version: &Version) -> Result<Option<Refusal>, StoreError> {
+    let voters: Vec<_> = system::members(view)?.into_iter().filter(|member| !member.learner).collect();
+    let missing: Vec<_> = voters.iter().filter(|voter| !version.ready.contains(&voter.id)).collect();
+    let majority = 2 * (voters.len() - missing.len()) > voters.len();
+    if missing.is_empty() || (activate.without_waiting && majority) {
+        return Ok(None);
+    }
+    let described: Vec<String> = missing
+        .iter()
         .map(|member| {
             let said = version.failed.iter().find(|failure| failure.member == member.id);
-            let said = said.map_or_else(|| "still fetching".into(), |failure| failure.reason.clone());
-            format!(
-                "{} ({said})",
-                if member.name.is_empty() { format!("{:x}", member.id) } else { member.name }
-            )
+            let said = said.map_or("still fetching, or away", |failure| &failure.reason);
+            format!("{} ({said})", member.label())
         })
         .collect();
-    Ok((!waiting.is_empty()).then(|| waiting.join(", ")))
+    Ok(Some(Refusal::NotReady {
+        name: activate.name.clone(),
+        version: activate.version,
+        missing: described.join(", "),
+        advice: if majority {
+            "wait for them, or activate --without-waiting: until they have it, those answer UNAVAILABLE"
+        } else {
+            "a majority must have it"
+        },
+    }))
 }
 
 fn roll_back(

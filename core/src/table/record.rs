@@ -75,6 +75,9 @@ pub struct Failure {
     /// What it said.
     #[prost(string, tag = "2")]
     pub reason: String,
+    /// It expects that trying again helps.
+    #[prost(bool, tag = "3")]
+    pub transient: bool,
 }
 
 pub(super) fn table(name: &str) -> Vec<u8> {

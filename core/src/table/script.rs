@@ -2,14 +2,17 @@
 //!
 //! ```text
 //! members A,B,...            publish TABLE ID [over=ID] [width=N] [shards=N] [folds=REVISION] [new-shape] [keep=N]
-//! ready TABLE VERSION A      failed TABLE VERSION A REASON    activate TABLE VERSION    rollback TABLE    drop TABLE [VERSION]
+//! ready TABLE VERSION A      failed TABLE VERSION A REASON    activate TABLE VERSION [without-waiting]    rollback TABLE    drop TABLE [VERSION]
 //! write TABLE KEY=VALUE ... -KEY ...    show    reopen (the machines, from the store)
+//! export TABLE (the changes over its active version, as of the newest entry)
 //! ```
 
 #![allow(clippy::unwrap_used, reason = "tests, though other crates run them too")]
 
-use super::{Activate, Drop, Failed, Operation, Publish, Ready, Rollback, Shape, Upsert, Write as Changes};
-use crate::store::MemoryStore;
+use super::{
+    Activate, Drop, Failed, Operation, Publish, Ready, Rollback, Shape, Upsert, Write as Changes, query,
+};
+use crate::store::{MemoryStore, View};
 use crate::{Batch, Index, Machines, Reply, Stamp, Term, golden, system};
 use bytes::Bytes;
 use std::fmt::Write;
@@ -44,10 +47,12 @@ impl World {
                 version: words[1].parse().unwrap(),
                 member: id(words[2]),
                 reason: words[3..].join(" "),
+                transient: false,
             })),
             "activate" => {
                 let version = words[1].parse().unwrap();
-                self.table(Operation::Activate(Activate { name: words[0].into(), version }));
+                let (name, without_waiting) = (words[0].into(), words.contains(&"without-waiting"));
+                self.table(Operation::Activate(Activate { name, version, without_waiting }));
             }
             "rollback" => self.table(Operation::Rollback(Rollback { name: words[0].into() })),
             "drop" => {
@@ -56,6 +61,7 @@ impl World {
             }
             "write" => self.table(Operation::Write(changes(&words))),
             "show" => self.show(),
+            "export" => self.export(words[0]),
             "reopen" => self.machines = Machines::open(&self.store).unwrap(),
             other => panic!("unknown command {other}"),
         }
@@ -72,6 +78,21 @@ impl World {
         match reply.result {
             Ok(version) => writeln!(self.out, "version {version} at revision {}", reply.revision.0).unwrap(),
             Err(refusal) => writeln!(self.out, "refused: {refusal}").unwrap(),
+        }
+    }
+
+    fn export(&mut self, name: &str) {
+        let progress = self.machines.progress();
+        let view = View::new(&self.store, progress.sequence);
+        let Some(version) = query::active(view, name).unwrap() else {
+            writeln!(self.out, "nothing answers").unwrap();
+            return;
+        };
+        writeln!(self.out, "over {} up to {}", version.id, progress.revision.0).unwrap();
+        for change in query::changes(view, name, &version) {
+            let (key, value) = change.unwrap();
+            let value = value.map_or("deleted".into(), |value| String::from_utf8_lossy(&value).into_owned());
+            writeln!(self.out, "  {key}: {value}").unwrap();
         }
     }
 

@@ -531,6 +531,11 @@ impl Engine {
         self.shared.config.table.keys_max
     }
 
+    /// How tables are fetched and held.
+    pub fn table_settings(&self) -> &crate::config::TableConfig {
+        &self.shared.config.table
+    }
+
     /// What requests may be at most.
     pub fn limits(&self) -> &Limits {
         &self.shared.config.limits

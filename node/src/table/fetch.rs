@@ -1,100 +1,232 @@
-//! Bringing a version's files into the data folder: copied, checked from front to back, and only then named.
+//! Bringing a version's files into the data folder: fetched, checked from front to back, and only then named.
 //!
-//! Layout: `tables/<id>/` holds one layer, its manifest as the log has it; `tables/<id>.partial/` is being fetched.
+//! Layout: `tables/<id>/` holds one layer, its manifest as the log has it. `tables/<id>.partial/` is being fetched: files that are whole,
+//! and one `NAME.part` to which the next attempt appends, where the server can begin in the middle.
+//!
+//! **Invariant.** What has its name was checked, and is on the disk: a replica that says it is ready needs the source no more. What
+//! fails the check is thrown away whole, so that the next attempt begins anew.
 //!
 //! What is deliberately absent: trust in the place they come from. The manifest of the log says what the files must be.
 
-use quoin_table::{Layer, Manifest, Options, TableError, manifest};
-use std::io;
+use super::source::{self, Source, SourceError};
+use crate::config::TableConfig;
+use bytes::Bytes;
+use futures_util::TryStreamExt;
+use object_store::ObjectStore;
+use object_store::path::Path as Key;
+use quoin_table::{FileEntry, Layer, Manifest, Options, TableError, manifest};
+use std::fs::File;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+
+/// What is to be had, and from where.
+#[derive(Clone, Debug)]
+pub(super) struct Job {
+    /// The folder of all layers.
+    pub(super) tables: PathBuf,
+    /// The manifest's text.
+    pub(super) manifest: Bytes,
+    /// Where its files are.
+    pub(super) location: String,
+    /// How they are to be held.
+    pub(super) options: Options,
+    /// How buckets are reached.
+    pub(super) settings: TableConfig,
+    /// Bytes that must stay free on the disk.
+    pub(super) reserve_bytes: u64,
+}
 
 /// Why a layer cannot be had.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub(super) enum FetchError {
-    /// The place is not one that can be read.
-    #[error("{0:?} is no folder on this machine: give a path, or a file:// URL, that every replica can read")]
-    Location(String),
-    /// Copying failed.
-    #[error("copying {}: {source}", file.display())]
+    /// The place, or the way to it.
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    /// Copying or writing failed.
+    #[error("{}: {source}", file.display())]
     Copy {
         file: PathBuf,
         #[source]
         source: io::Error,
     },
+    /// The disk is too small.
+    #[error("the files need {needed} bytes more, and the disk has {free} above its reserve: make room")]
+    NoRoom { needed: u64, free: u64 },
+    /// Nobody wants it any more.
+    #[error("fetching from {location} was stopped")]
+    Stopped { location: String },
     /// What was copied is not what the manifest says.
     #[error(transparent)]
     Refused(#[from] TableError),
 }
 
-/// The folder of a location.
-pub(crate) fn folder_of(location: &str) -> Option<PathBuf> {
-    let path = match location.strip_prefix("file://") {
-        Some(path) => path,
-        None if location.contains("://") => return None,
-        None => location,
-    };
-    let path = PathBuf::from(path);
-    path.is_absolute().then_some(path)
+impl FetchError {
+    /// Trying again may help without anybody doing anything.
+    pub(super) fn is_transient(&self) -> bool {
+        match self {
+            Self::Source(error) => error.is_transient(),
+            Self::Copy { source, .. } => {
+                !matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied)
+            }
+            Self::Stopped { .. } => true,
+            Self::NoRoom { .. } | Self::Refused(_) => false,
+        }
+    }
 }
 
-/// The layer of `text` (a manifest), from the data folder if it is there and whole, else from `location`.
-pub(super) fn layer(
-    tables: &Path,
-    text: &[u8],
-    location: &str,
-    options: Options,
-) -> Result<Layer, FetchError> {
-    let manifest = Manifest::parse(text, Path::new(manifest::MANIFEST))?;
-    let folder = tables.join(&manifest.id);
+/// The layer of a job, from the data folder if it is there and whole, else from its location. Blocks its thread for as long as files
+/// are written and checked.
+///
+/// # Errors
+/// See [`FetchError`].
+pub(super) async fn layer(job: &Job) -> Result<Layer, FetchError> {
+    let manifest = Manifest::parse(&job.manifest, Path::new(manifest::MANIFEST))?;
+    let folder = job.tables.join(&manifest.id);
     if folder.join(manifest::MANIFEST).exists() {
-        match Layer::open(&folder, options) {
+        match Layer::open(&folder, job.options) {
             Ok(layer) => return Ok(layer),
             Err(error) => tracing::warn!(%error, "a table's files are damaged here: fetching them again"),
         }
     }
-    let from = folder_of(location).ok_or_else(|| FetchError::Location(location.into()))?;
-    let partial = tables.join(format!("{}.partial", manifest.id));
-    let fetched = copy(&from, &partial, &manifest).and_then(|()| {
-        // Checked before it has its name: what is named is whole.
-        let layer = Layer::open(&partial, options)?;
-        remove(&folder)?;
-        std::fs::rename(&partial, &folder).map_err(|source| FetchError::Copy { file: folder, source })?;
-        Ok(layer)
-    });
-    if fetched.is_err() {
-        let _ = std::fs::remove_dir_all(&partial);
+    let source = Source::open(&job.location, &job.settings)?;
+    let partial = job.tables.join(format!("{}.partial", manifest.id));
+    std::fs::create_dir_all(&partial).map_err(at(&partial))?;
+    check_room(job, &manifest, &partial)?;
+    for entry in manifest.all_files() {
+        bring(&source, &partial, entry).await?;
     }
-    fetched
+    manifest.write(&partial)?;
+    // Checked before it has its name: what is named is whole.
+    let layer = match Layer::open(&partial, job.options) {
+        Ok(layer) => layer,
+        Err(error) => {
+            remove(&partial)?;
+            return Err(error.into());
+        }
+    };
+    remove(&folder)?;
+    std::fs::rename(&partial, &folder).map_err(at(&folder))?;
+    sync_folder(&job.tables)?;
+    Ok(layer)
 }
 
-fn copy(from: &Path, to: &Path, manifest: &Manifest) -> Result<(), FetchError> {
-    remove(to)?;
-    let made = std::fs::create_dir_all(to);
-    made.map_err(|source| FetchError::Copy { file: to.into(), source })?;
-    for file in manifest.all_files() {
-        let source_file = from.join(&file.name);
-        let copied = std::fs::copy(&source_file, to.join(&file.name));
-        copied.map_err(|source| FetchError::Copy { file: source_file, source })?;
+fn at(file: &Path) -> impl FnOnce(io::Error) -> FetchError {
+    move |source| FetchError::Copy { file: file.into(), source }
+}
+
+fn length(file: &Path) -> Option<u64> {
+    std::fs::metadata(file).ok().map(|metadata| metadata.len())
+}
+
+fn part_of(file: &Path) -> PathBuf {
+    let mut name = file.as_os_str().to_owned();
+    name.push(".part");
+    name.into()
+}
+
+/// Refuses what would take the room that the log and the store need.
+fn check_room(job: &Job, manifest: &Manifest, partial: &Path) -> Result<(), FetchError> {
+    let there = |entry: &FileEntry| {
+        let file = partial.join(&entry.name);
+        length(&file).or_else(|| length(&part_of(&file))).unwrap_or(0).min(entry.bytes)
+    };
+    let needed = manifest.all_files().map(|entry| entry.bytes - there(entry)).sum();
+    let stat = rustix::fs::statvfs(partial).map_err(|error| at(partial)(error.into()))?;
+    let free = (stat.f_bavail * stat.f_frsize).saturating_sub(job.reserve_bytes);
+    if needed > free { Err(FetchError::NoRoom { needed, free }) } else { Ok(()) }
+}
+
+/// Brings one file, unless it is there.
+async fn bring(source: &Source, partial: &Path, entry: &FileEntry) -> Result<(), FetchError> {
+    let file = partial.join(&entry.name);
+    if length(&file) == Some(entry.bytes) {
+        return Ok(());
     }
-    manifest.write(to)?;
-    Ok(())
+    let part = part_of(&file);
+    let written = match source {
+        Source::Folder(folder) => copy(&folder.join(&entry.name), &part, entry)?,
+        Source::Objects { store, prefix } => download(&**store, prefix, &part, entry).await?,
+    };
+    written.sync_all().map_err(at(&part))?;
+    std::fs::rename(&part, &file).map_err(at(&file))?;
+    sync_folder(partial)
+}
+
+fn sync_folder(folder: &Path) -> Result<(), FetchError> {
+    File::open(folder).and_then(|folder| folder.sync_all()).map_err(at(folder))
+}
+
+fn copy(from: &Path, part: &Path, entry: &FileEntry) -> Result<File, FetchError> {
+    let found = std::fs::metadata(from).map_err(at(from))?.len();
+    if found > entry.bytes {
+        return Err(too_long(entry, found));
+    }
+    let (mut from_file, mut to) =
+        (File::open(from).map_err(at(from))?, File::create(part).map_err(at(part))?);
+    io::copy(&mut from_file, &mut to).map_err(at(from))?;
+    Ok(to)
+}
+
+fn too_long(entry: &FileEntry, found: u64) -> FetchError {
+    SourceError::TooLong { name: entry.name.clone(), expected: entry.bytes, found }.into()
+}
+
+/// Appends to what an earlier attempt has left. Not more than the manifest allows is ever written.
+async fn download(
+    store: &dyn ObjectStore,
+    prefix: &Key,
+    part: &Path,
+    entry: &FileEntry,
+) -> Result<File, FetchError> {
+    let mut file = File::options().create(true).append(true).open(part).map_err(at(part))?;
+    let mut there = length(part).unwrap_or(0);
+    if there == entry.bytes && there > 0 {
+        return Ok(file);
+    }
+    if there > entry.bytes {
+        there = 0;
+    }
+    let opened = source::stream(store, prefix, &entry.name, there).await?;
+    if opened.length > entry.bytes {
+        return Err(too_long(entry, opened.length));
+    }
+    if there > 0 {
+        tracing::info!(file = entry.name, from = opened.from, "going on with a table's file");
+    }
+    there = opened.from;
+    file.set_len(there).map_err(at(part))?;
+    let failed = |source| SourceError::Objects { name: entry.name.clone(), source };
+    let mut bytes = opened.bytes.map_err(failed);
+    while let Some(more) = bytes.try_next().await? {
+        there += more.len() as u64;
+        if there > entry.bytes {
+            return Err(too_long(entry, there));
+        }
+        file.write_all(&more).map_err(at(part))?;
+    }
+    if there < opened.length {
+        return Err(
+            SourceError::Ended { name: entry.name.clone(), expected: opened.length, found: there }.into()
+        );
+    }
+    // One that is shorter at its source goes on to the check, which says what is wrong with it.
+    Ok(file)
 }
 
 fn remove(folder: &Path) -> Result<(), FetchError> {
     match std::fs::remove_dir_all(folder) {
-        Err(source) if source.kind() != io::ErrorKind::NotFound => {
-            Err(FetchError::Copy { file: folder.into(), source })
-        }
+        Err(source) if source.kind() != io::ErrorKind::NotFound => Err(at(folder)(source)),
         _ => Ok(()),
     }
 }
 
-/// Removes the folders of layers that no version needs.
+/// Removes the folders of layers that no version needs, fetched or half fetched.
 pub(super) fn forget_others(tables: &Path, needed: &std::collections::BTreeSet<String>) {
     let Ok(entries) = std::fs::read_dir(tables) else { return };
     for entry in entries.flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
-        if !needed.contains(&name)
+        if !needed.contains(name.strip_suffix(".partial").unwrap_or(&name))
             && let Err(error) = std::fs::remove_dir_all(entry.path())
         {
             tracing::warn!(%error, folder = %entry.path().display(), "removing a table's old files");

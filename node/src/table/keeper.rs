@@ -1,26 +1,28 @@
-//! The thread that keeps a replica's tables as the log says: fetches new versions, says when they are ready or why they are
-//! not, and lets go of those that were dropped.
+//! The thread that keeps a replica's tables as the log says: has new versions fetched, says when they are ready or why they are
+//! not, and lets go of those that were dropped. `attempts.rs` fetches beside it.
 //!
-//! **Invariant.** A replica says that a version is ready only after every byte of it was checked here and it is mapped.
+//! **Invariant.** A replica says that a version is ready only after every byte of it was checked here, is on its disk, and is mapped.
 //!
 //! What is deliberately absent: any part in a switch. The log switches; what answers was ready before.
 
-use super::{Loaded, fetch};
+use super::Loaded;
+use super::attempts::{Attempts, State};
+use super::fetch::{self, Job};
 use crate::engine::{Engine, Shared};
 use parking_lot::{Condvar, Mutex};
-use quoin_core::table::{Failed, Live, Operation, Ready, Version};
+use quoin_core::table::{Failed, Live, Operation, Ready, TableState, Version};
 use quoin_table::{Layer, Options, Place, Stack};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// How often it looks whether the log has changed something.
+/// How often it looks whether something has changed.
 const PERIOD: Duration = Duration::from_millis(50);
-/// In how many of these periods what failed is tried again.
-const RETRY_PERIODS: u32 = 40;
+/// After how long it tells the log again what the log did not take.
+const TELL_AGAIN: Duration = Duration::from_secs(2);
 
 /// The running thread.
 pub(crate) struct Keeper {
@@ -62,13 +64,23 @@ struct Rounds {
     options: Options,
     /// Layers that some version has mapped, so that versions share them.
     layers: HashMap<String, Weak<Layer>>,
-    /// The state that was looked at last, and whether all was well then.
+    /// Layers that are being fetched.
+    attempts: Attempts,
+    /// The state that was looked at last.
     seen: Option<(Arc<Live>, u64)>,
-    pending: bool,
-    idle: u32,
+    /// When the log is told again, if it did not take something.
+    tell_again: Option<Instant>,
 }
 
 type Wanted = BTreeMap<(String, u64), Arc<Version>>;
+
+/// Why a version is not ready here.
+enum NotReady {
+    /// It is on its way.
+    Fetching,
+    /// It cannot be had, for now.
+    Failed { reason: String, transient: bool },
+}
 
 impl Rounds {
     fn new(shared: Arc<Shared>, runtime: tokio::runtime::Handle) -> Self {
@@ -76,32 +88,36 @@ impl Rounds {
         let place = if config.huge_pages { Place::Huge } else { Place::Mapped };
         let options = Options { place, lock: config.lock };
         let folder = shared.config.data_dir.join("tables");
-        Self { shared, runtime, folder, options, layers: HashMap::new(), seen: None, pending: false, idle: 0 }
+        let attempts = Attempts::new(runtime.clone());
+        Self {
+            shared,
+            runtime,
+            folder,
+            options,
+            layers: HashMap::new(),
+            attempts,
+            seen: None,
+            tell_again: None,
+        }
     }
 
-    /// Does what is to be done, if anything has changed or had failed.
+    /// Does what is to be done, if anything has changed, has been fetched, or is to be tried again.
     fn look(&mut self) {
         let live = Arc::clone(&self.shared.published.load().tables);
         // After a snapshot it is another object, whose numbers begin anew.
         let generation = live.generation();
-        self.idle += 1;
         let same =
             self.seen.as_ref().is_some_and(|(seen, then)| Arc::ptr_eq(seen, &live) && *then == generation);
-        if same && !(self.pending && self.idle >= RETRY_PERIODS) {
+        let moved = self.attempts.have_moved(Instant::now());
+        let again = self.tell_again.is_some_and(|at| at <= Instant::now());
+        if same && !moved && !again {
             return;
         }
-        (self.seen, self.idle, self.pending) = (Some((Arc::clone(&live), generation)), 0, false);
-        let wanted: Wanted = {
-            let look = live.look();
-            let versions = |(name, state): (&str, &quoin_core::table::TableState)| -> Vec<_> {
-                let name = name.to_string();
-                state.versions.values().map(|v| ((name.clone(), v.number), Arc::clone(v))).collect()
-            };
-            look.tables().flat_map(versions).collect()
-        };
+        (self.seen, self.tell_again) = (Some((Arc::clone(&live), generation)), None);
+        let (wanted, order) = wanted(&live);
         self.let_go(&wanted);
-        for ((name, _), version) in &wanted {
-            self.keep(name, version, &wanted);
+        for key in &order {
+            self.keep(&key.0, &wanted[key], &wanted);
         }
     }
 
@@ -114,6 +130,7 @@ impl Rounds {
             !versions.is_empty()
         });
         let needed: BTreeSet<String> = wanted.values().map(|version| version.id.clone()).collect();
+        self.attempts.retain(&needed);
         fetch::forget_others(&self.folder, &needed);
         self.layers.retain(|_, layer| layer.strong_count() > 0);
     }
@@ -131,8 +148,8 @@ impl Rounds {
                 let ready = Ready { name: name.into(), version: version.number, member: me };
                 self.propose(Operation::Ready(ready));
             }
-            Err(reason) => {
-                self.pending = true;
+            Err(NotReady::Fetching) => {}
+            Err(NotReady::Failed { reason, transient }) => {
                 let said = version.failed.iter().find(|failure| failure.member == me);
                 if said.is_none_or(|failure| failure.reason != reason) {
                     tracing::warn!(
@@ -141,36 +158,54 @@ impl Rounds {
                         reason,
                         "a table's version is not ready here"
                     );
-                    let failed = Failed { name: name.into(), version: version.number, member: me, reason };
-                    self.propose(Operation::Failed(failed));
+                    let (name, version) = (name.into(), version.number);
+                    self.propose(Operation::Failed(Failed { name, version, member: me, reason, transient }));
                 }
             }
         }
     }
 
-    fn load(&mut self, name: &str, version: &Version, wanted: &Wanted) -> Result<(), String> {
-        let layer = match self.layers.get(&version.id).and_then(Weak::upgrade) {
-            Some(layer) => layer,
-            None => {
-                let fetched = fetch::layer(&self.folder, &version.manifest, &version.location, self.options);
-                Arc::new(fetched.map_err(|error| error.to_string())?)
-            }
-        };
-        self.layers.insert(version.id.clone(), Arc::downgrade(&layer));
+    fn load(&mut self, name: &str, version: &Version, wanted: &Wanted) -> Result<(), NotReady> {
+        let layer = self.layer(version)?;
+        let refused = |reason: String| NotReady::Failed { reason, transient: false };
         let stack = match wanted.get(&(name.to_string(), version.below)) {
-            Some(below) => {
-                let below = self.shared.library.get(name, below);
-                let below =
-                    below.ok_or_else(|| format!("version {} below it is not ready", version.below))?;
-                below.with(layer)
-            }
+            Some(below) => match self.shared.library.get(name, below) {
+                Some(below) => below.with(layer),
+                None => {
+                    let reason = format!("version {} below it is not ready", version.below);
+                    return Err(NotReady::Failed { reason, transient: true });
+                }
+            },
             None => Stack::base(layer),
         };
-        let stack = Arc::new(stack.map_err(|error| error.to_string())?);
+        let stack = Arc::new(stack.map_err(|error| refused(error.to_string()))?);
         let loaded = Loaded { id: version.id.clone(), stack };
-        let mut library = self.shared.library.loaded.write();
-        library.entry(name.into()).or_default().insert(version.number, loaded);
+        self.shared.library.loaded.write().entry(name.into()).or_default().insert(version.number, loaded);
+        self.attempts.done(&version.id);
         Ok(())
+    }
+
+    /// The version's own layer, mapped; else it is fetched meanwhile.
+    fn layer(&mut self, version: &Version) -> Result<Arc<Layer>, NotReady> {
+        if let Some(layer) = self.layers.get(&version.id).and_then(Weak::upgrade) {
+            return Ok(layer);
+        }
+        let job = || Job {
+            tables: self.folder.clone(),
+            manifest: version.manifest.clone(),
+            location: version.location.clone(),
+            options: self.options,
+            settings: self.shared.config.table.clone(),
+            reserve_bytes: self.shared.config.store.reserve_bytes,
+        };
+        match self.attempts.ask(&version.id, Instant::now(), job) {
+            State::Fetched(layer) => {
+                self.layers.insert(version.id.clone(), Arc::downgrade(&layer));
+                Ok(layer)
+            }
+            State::UnderWay => Err(NotReady::Fetching),
+            State::Failed { reason, transient } => Err(NotReady::Failed { reason, transient }),
+        }
     }
 
     fn propose(&mut self, operation: Operation) {
@@ -178,7 +213,33 @@ impl Rounds {
         // Waiting for the answer keeps a slow cluster from gathering these.
         if let Err(error) = self.runtime.block_on(engine.propose(operation.into_command())) {
             tracing::debug!(%error, "telling the log of a table's version");
-            self.pending = true;
+            self.tell_again = Some(Instant::now() + TELL_AGAIN);
         }
     }
+}
+
+/// All versions there are; and in which order they are seen to: what answers now and what lies below it first, bases before patches.
+fn wanted(live: &Live) -> (Wanted, Vec<(String, u64)>) {
+    let (mut wanted, mut order) = (Wanted::new(), Vec::new());
+    let look = live.look();
+    for (name, state) in look.tables() {
+        let answering = answering(state);
+        for (number, version) in &state.versions {
+            let key = (name.to_string(), *number);
+            order.push((!answering.contains(number), key.clone()));
+            wanted.insert(key, Arc::clone(version));
+        }
+    }
+    order.sort();
+    (wanted, order.into_iter().map(|(_, key)| key).collect())
+}
+
+/// The active version and those below it.
+fn answering(state: &TableState) -> BTreeSet<u64> {
+    let mut numbers = BTreeSet::new();
+    let mut number = state.table.active;
+    while number != 0 && numbers.insert(number) {
+        number = state.versions.get(&number).map_or(0, |version| version.below);
+    }
+    numbers
 }

@@ -1,6 +1,7 @@
 //! Lookup tables on a replica: the versions' files, fetched, checked and mapped, and lookups over them.
 //!
-//! `fetch.rs` brings files into the data folder, `keeper.rs` is the thread that does what the log says, and tells the log.
+//! `source.rs` is where files come from, `fetch.rs` brings them into the data folder, `attempts.rs` does so in the background and again,
+//! `keeper.rs` is the thread that does what the log says, and tells the log.
 //!
 //! **Invariant (one version).** A lookup takes the active version and the changes over it under one hold, and keeps the version's files
 //! mapped until its answer is written: whatever is switched meanwhile, the answer is of one version, and names it. Files are
@@ -8,11 +9,13 @@
 //!
 //! What is deliberately absent: waiting. A version that is not mapped here yet (after a restart) is an error that says so.
 
+mod attempts;
 mod fetch;
 mod keeper;
+mod source;
 
-pub(crate) use fetch::folder_of;
 pub(crate) use keeper::Keeper;
+pub(crate) use source::{Source, SourceError};
 
 use parking_lot::RwLock;
 use quoin_core::table::{Live, TableState, Version};

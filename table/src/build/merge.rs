@@ -5,7 +5,7 @@
 use super::rows::{Counters, Kind, Rows};
 use super::spill::{Divider, Spill};
 use super::{BuildError, Built, Duplicates, Options, Progress, fold, scratch_error};
-use crate::manifest::Manifest;
+use crate::manifest::{FOLDS, Manifest};
 use crate::stack::{Layer, Stack};
 use crate::table::Table;
 use crate::writer::Plan;
@@ -56,7 +56,13 @@ pub fn merge(
     }
     let (files, deletes) =
         fold::write(&options, &schema, plan, &spill.into_divided(), counters.rows(), progress)?;
-    let manifest = Manifest::new(&options.name, None, schema, files, deletes, options.metadata.clone());
+    let mut metadata = options.metadata.clone();
+    // What the topmost layer says that it folds, the whole does.
+    let folds = stack.layers().iter().rev().find_map(|layer| layer.manifest().metadata.get(FOLDS));
+    if let Some(folds) = folds {
+        metadata.entry(FOLDS.into()).or_insert_with(|| folds.clone());
+    }
+    let manifest = Manifest::new(&options.name, None, schema, files, deletes, metadata);
     manifest.write(&options.output)?;
     Ok(Built { manifest, rows: counters.rows() })
 }

@@ -5,17 +5,20 @@
 //!
 //! What is deliberately absent: more than one machine, and updating a table in place. A patch is built like a base, over its id.
 //!
-//! Reading order: `rows` (what all inputs become), `parquet` and `text` (the inputs), `spill` (the division), `fold` (the parts).
+//! Reading order: `rows` (what all inputs become), `parquet` and `text` (the inputs), `spill` (the division), `fold` (the parts); `merge` and
+//! `stored` take their rows from layers and from a server instead.
 
 mod fold;
 mod merge;
 mod parquet;
 mod rows;
 mod spill;
+mod stored;
 mod text;
 
 pub use merge::merge;
 pub use rows::TextForm;
+pub use stored::{Change, patch};
 
 use crate::codec::Codec;
 use crate::error::{FileError, TableError};
@@ -177,6 +180,9 @@ pub enum BuildError {
     /// The manifest cannot be written, or a folder to merge is refused.
     #[error(transparent)]
     Table(#[from] TableError),
+    /// Changes that were to become a patch are not to be had, or not to be stored.
+    #[error("{0}")]
+    Changes(String),
     /// Keys cannot be laid out.
     #[error(transparent)]
     Layout(#[from] LayoutError),

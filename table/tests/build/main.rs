@@ -9,6 +9,7 @@ use parquet::arrow::ArrowWriter;
 use parquet::file::properties::WriterProperties;
 use proptest::prelude::*;
 use quoin_table::build::{self, BuildError, CodecName, DefaultRow, Duplicates, Options, TextForm};
+use quoin_table::manifest::FOLDS;
 use quoin_table::{Codec, Layer, Layout, Manifest, Stack, TableError};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -311,6 +312,43 @@ fn a_patch_over_the_wrong_base_or_of_another_shape_is_refused() {
     let wide = Options { text: TextForm::Hex, over: Some(a), ..options(folder.path(), "wide.csv", "wide") };
     let refused = run(&wide).expect_err("another width").to_string();
     assert!(refused.contains("the value of key 1 has 2 bytes, the table's have 1"), "{refused}");
+}
+
+#[test]
+fn changes_become_a_patch_and_what_they_fold_is_kept_by_a_merge() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    std::fs::write(at("in.csv"), "key,value\n1,aaaa\n2,bbbb\n3,cccc\n").expect("ours");
+    let base = run(&options(folder.path(), "in.csv", "base")).expect("builds");
+    let mut patch = Options { over: Some(base.clone()), ..options(folder.path(), "in.csv", "changes") };
+    patch.metadata.insert(FOLDS.into(), "17@ab".into());
+    let value = |text: &str| Some(text.as_bytes().to_vec());
+    let changes = [(2, value("BBBB")), (3, None), (4, value("xxxx")), (4, value("dddd")), (5, None)];
+    let build = |options: &Options, changes: Vec<build::Change<Vec<u8>>>| {
+        build::patch(options, 5, changes, &|_| {}).map(|built| built.manifest)
+    };
+    let built = build(&patch, changes.map(Ok).to_vec()).expect("builds");
+    assert_eq!((built.count, built.deleted, built.over), (2, 2, Some(base.id)));
+    let options = Options::new("t", Vec::new(), at("merged"));
+    let merged = build::merge(&options, &at("base"), &[at("changes")], &|_| {}).expect("merges").manifest;
+    assert_eq!((merged.count, merged.metadata.get(FOLDS).map(String::as_str)), (3, Some("17@ab")));
+    let stack = open(&at("merged"));
+    let found = [1, 2, 3, 4, 5].map(|key| get(&stack, key));
+    assert_eq!(found, [value("aaaa"), value("BBBB"), None, value("dddd"), None]);
+
+    // No change is a patch too. Those that do not fit, or do not come, leave none.
+    patch.output = at("none");
+    assert_eq!(build(&patch, Vec::new()).expect("builds").count, 0);
+    let refused = |changes| {
+        let patch = Options { output: at("refused"), ..patch.clone() };
+        let error = build(&patch, changes).expect_err("refused").to_string();
+        assert!(!at("refused").join("manifest.json").exists());
+        error
+    };
+    assert!(refused(vec![Ok((7, value("five!")))]).contains("the value of key 7 has 5 bytes"));
+    assert_eq!(refused(vec![Err("the server is away".into())]), "the server is away");
+    let orphan = Options { over: None, ..patch };
+    assert!(build(&orphan, Vec::new()).expect_err("over nothing").to_string().contains("say over which"));
 }
 
 #[test]

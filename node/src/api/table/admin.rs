@@ -4,11 +4,12 @@ use super::{operation, pb};
 use crate::api::commands::{check_space, off_the_hot_path};
 use crate::api::error;
 use crate::engine::Engine;
-use crate::table::folder_of;
+use crate::table::{Source, SourceError};
+use quoin_core::system::Member;
 use quoin_core::table::{
     Activate, Drop, Operation, Publish, Rollback, Shape, TableState, Upsert, Version, Write,
 };
-use quoin_table::manifest::{MANIFEST, Manifest, check_name};
+use quoin_table::manifest::{FOLDS, MANIFEST, Manifest, check_name};
 use std::path::Path;
 use tonic::Status;
 
@@ -18,25 +19,52 @@ pub(super) async fn publish(
 ) -> Result<pb::VersionResponse, Status> {
     check_space(engine)?;
     let pb::PublishRequest { table, location, folds_revision, new_shape, keep } = request;
-    let folder = folder_of(&location).ok_or_else(|| {
-        let place = format!("{location:?} is no absolute path and no file:// URL");
-        error::invalid(format!("{place}: give a folder that every replica can read"))
-    })?;
-    let manifest = off_the_hot_path(move || Manifest::read(&folder)).await?.map_err(error::invalid)?;
+    let manifest = manifest_at(engine, &location).await?;
     let name = if table.is_empty() { manifest.name.clone() } else { table };
     check_name(&name).map_err(error::invalid)?;
+    let folds = if folds_revision > 0 { folds_revision } else { folded_by(engine, &manifest) };
     let publish = Publish {
-        name,
+        name: name.clone(),
         id: manifest.id.clone(),
         over: manifest.over.clone().unwrap_or_default(),
         location,
         shape: Some(shape_of(&manifest)),
         manifest: manifest.to_json().into(),
-        folds: folds_revision,
+        folds,
         new_shape,
         keep,
     };
-    done(engine, Operation::Publish(publish)).await
+    done(engine, name, Operation::Publish(publish)).await
+}
+
+async fn manifest_at(engine: &Engine, location: &str) -> Result<Manifest, Status> {
+    match Source::open(location, engine.table_settings()).map_err(source_failed)? {
+        Source::Folder(folder) => {
+            off_the_hot_path(move || Manifest::read(&folder)).await?.map_err(error::invalid)
+        }
+        Source::Objects { store, prefix } => {
+            let text = Source::small(&*store, &prefix, MANIFEST).await.map_err(source_failed)?;
+            let name = format!("{}/{MANIFEST}", location.trim_end_matches('/'));
+            Manifest::parse(&text, Path::new(&name)).map_err(error::invalid)
+        }
+    }
+}
+
+fn source_failed(failed: SourceError) -> Status {
+    if failed.is_transient() {
+        return Status::unavailable(format!("quoin: {failed}"));
+    }
+    error::invalid(failed)
+}
+
+/// The revision up to which this cluster's changes are in the files, if the manifest says so.
+fn folded_by(engine: &Engine, manifest: &Manifest) -> u64 {
+    let folded = manifest.metadata.get(FOLDS).and_then(|text| text.split_once('@'));
+    let revision = |(revision, cluster): (&str, &str)| {
+        // Another cluster's revisions say nothing here.
+        (cluster == format!("{:x}", engine.cluster())).then(|| revision.parse().ok())?
+    };
+    folded.and_then(revision).unwrap_or(0)
 }
 
 fn shape_of(manifest: &Manifest) -> Shape {
@@ -49,29 +77,30 @@ fn shape_of(manifest: &Manifest) -> Shape {
     }
 }
 
-async fn done(engine: &Engine, what: Operation) -> Result<pb::VersionResponse, Status> {
+async fn done(engine: &Engine, table: String, what: Operation) -> Result<pb::VersionResponse, Status> {
     let (version, revision) = operation(engine, what).await?;
-    Ok(pb::VersionResponse { version, revision })
+    Ok(pb::VersionResponse { version, revision, table })
 }
 
 pub(super) async fn activate(
     engine: &Engine,
     request: pb::ActivateRequest,
 ) -> Result<pb::VersionResponse, Status> {
-    let pb::ActivateRequest { table: name, version } = request;
-    done(engine, Operation::Activate(Activate { name, version })).await
+    let pb::ActivateRequest { table: name, version, without_waiting } = request;
+    done(engine, name.clone(), Operation::Activate(Activate { name, version, without_waiting })).await
 }
 
 pub(super) async fn rollback(
     engine: &Engine,
     request: pb::RollbackRequest,
 ) -> Result<pb::VersionResponse, Status> {
-    done(engine, Operation::Rollback(Rollback { name: request.table })).await
+    let name = request.table;
+    done(engine, name.clone(), Operation::Rollback(Rollback { name })).await
 }
 
 pub(super) async fn forget(engine: &Engine, request: pb::DropRequest) -> Result<pb::VersionResponse, Status> {
     let pb::DropRequest { table: name, version } = request;
-    done(engine, Operation::Drop(Drop { name, version })).await
+    done(engine, name.clone(), Operation::Drop(Drop { name, version })).await
 }
 
 pub(super) async fn write(engine: &Engine, request: pb::WriteRequest) -> Result<pb::WriteResponse, Status> {
@@ -93,31 +122,46 @@ pub(super) async fn write(engine: &Engine, request: pb::WriteRequest) -> Result<
     Ok(pb::WriteResponse { version, revision })
 }
 
-pub(super) fn list(engine: &Engine, request: &pb::ListRequest) -> pb::ListResponse {
+pub(super) fn list(engine: &Engine, request: &pb::ListRequest) -> Result<pb::ListResponse, Status> {
+    let members = engine.members().map_err(error::store)?;
     let view = engine.latest();
     let look = view.tables().look();
     let wanted = |name: &str| request.table.is_empty() || request.table == name;
-    let tables =
-        look.tables().filter(|(name, _)| wanted(name)).map(|(name, state)| info(engine, name, state));
-    pb::ListResponse { tables: tables.collect() }
+    let tables = look
+        .tables()
+        .filter(|(name, _)| wanted(name))
+        .map(|(name, state)| info(engine, &members, name, state));
+    Ok(pb::ListResponse { tables: tables.collect() })
 }
 
-fn info(engine: &Engine, name: &str, state: &TableState) -> pb::TableInfo {
+fn info(engine: &Engine, members: &[Member], name: &str, state: &TableState) -> pb::TableInfo {
     pb::TableInfo {
         name: name.into(),
         active: state.table.active,
         previous: state.table.previous.clone(),
         changed_keys: state.changed() as u64,
         keep: state.table.keep,
-        versions: state.versions.values().map(|version| version_info(engine, name, version)).collect(),
+        versions: state
+            .versions
+            .values()
+            .map(|version| version_info(engine, members, name, version))
+            .collect(),
     }
 }
 
-fn version_info(engine: &Engine, name: &str, version: &Version) -> pb::VersionInfo {
+fn version_info(engine: &Engine, members: &[Member], name: &str, version: &Version) -> pb::VersionInfo {
+    let label = |id: u64| {
+        members.iter().find(|member| member.id == id).map_or_else(|| format!("{id:x}"), Member::label)
+    };
     let failed = |failure: &quoin_core::table::Failure| pb::NotReady {
         member: failure.member,
         reason: failure.reason.clone(),
+        transient: failure.transient,
+        name: label(failure.member),
     };
+    let said =
+        |id: u64| version.ready.contains(&id) || version.failed.iter().any(|failure| failure.member == id);
+    let waiting = members.iter().filter(|member| !member.learner && !said(member.id)).map(Member::label);
     let mut info = pb::VersionInfo {
         version: version.number,
         id: version.id.clone(),
@@ -127,6 +171,7 @@ fn version_info(engine: &Engine, name: &str, version: &Version) -> pb::VersionIn
         ready_members: version.ready.clone(),
         failed_members: version.failed.iter().map(failed).collect(),
         loaded_here: engine.library().get(name, version).is_some(),
+        waiting: waiting.collect(),
         ..Default::default()
     };
     // What publishing has accepted; a manifest of a later version of this program would show less.

@@ -1,8 +1,10 @@
-//! `quoin.table.v1`: lookups of many keys, and what is done with versions. `lookup.rs` answers, `admin.rs` publishes and switches.
+//! `quoin.table.v1`: lookups of many keys, and what is done with versions. `lookup.rs` answers, `admin.rs` publishes and switches,
+//! `export.rs` gives changes out.
 //!
 //! What is deliberately absent: what a value means. The client knows, or asks for f32.
 
 mod admin;
+mod export;
 mod lookup;
 
 use crate::api::Life;
@@ -71,11 +73,20 @@ impl table_server::Table for Table {
     }
 
     async fn list(&self, request: Request<pb::ListRequest>) -> Result<Response<pb::ListResponse>, Status> {
-        Ok(Response::new(admin::list(&self.engine, &request.into_inner())))
+        Ok(Response::new(admin::list(&self.engine, &request.into_inner())?))
     }
 
     async fn write(&self, request: Request<pb::WriteRequest>) -> Result<Response<pb::WriteResponse>, Status> {
         Ok(Response::new(admin::write(&self.engine, request.into_inner()).await?))
+    }
+
+    type ChangesStream = ReceiverStream<Result<pb::ChangesResponse, Status>>;
+
+    async fn changes(
+        &self,
+        request: Request<pb::ChangesRequest>,
+    ) -> Result<Response<Self::ChangesStream>, Status> {
+        Ok(Response::new(export::changes(&self.engine, request.into_inner()).await?))
     }
 }
 

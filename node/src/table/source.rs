@@ -1,0 +1,311 @@
+//! Where a table's files come from: a folder, an HTTP server, or a bucket that speaks S3's protocol.
+//!
+//! **Invariant.** A location is read as it stands in the log, the same on every replica; keys to a bucket are each node's own settings or
+//! environment and never stand in a location.
+//!
+//! What is deliberately absent: listing, writing, and trust. The manifest says which files there are and what must be in them.
+
+use crate::config::TableConfig;
+use bytes::Bytes;
+use futures_util::stream::BoxStream;
+use futures_util::{StreamExt, TryStreamExt};
+use object_store::aws::AmazonS3Builder;
+use object_store::http::HttpBuilder;
+use object_store::path::Path as Key;
+use object_store::{ClientOptions, GetOptions, GetRange, ObjectStore, RetryConfig};
+use quoin_table::manifest::MANIFEST_BYTES_MAX;
+use std::path::PathBuf;
+use std::sync::{Arc, Once};
+use std::time::Duration;
+
+/// How long a server may take to accept a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a server may send nothing in the middle of a file.
+const SILENCE_MAX: Duration = Duration::from_secs(30);
+/// Tries of one request, so that a blip does not count; whoever asks tries again later with what is there already.
+const RETRIES: usize = 2;
+/// How long these may take together.
+const RETRY_PATIENCE: Duration = Duration::from_secs(10);
+
+/// A place, opened. Nothing has been asked of it yet.
+#[derive(Clone, Debug)]
+pub(crate) enum Source {
+    /// A folder of this machine.
+    Folder(PathBuf),
+    /// Objects below a prefix.
+    Objects {
+        /// Who has them.
+        store: Arc<dyn ObjectStore>,
+        /// What stands before their names; empty for none.
+        prefix: Key,
+    },
+}
+
+/// Why nothing can be had from a place.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub(crate) enum SourceError {
+    /// The location is not one.
+    #[error("the location {location:?} {problem}")]
+    Location {
+        /// As given.
+        location: String,
+        /// What is wrong, and what to do.
+        problem: String,
+    },
+    /// The server, or the way to it, failed.
+    #[error("fetching {name}: {}", shown(source))]
+    Objects {
+        /// Which object.
+        name: String,
+        /// What was said.
+        #[source]
+        source: object_store::Error,
+    },
+    /// The bytes ended too early.
+    #[error("fetching {name}: it ended after {found} of {expected} bytes")]
+    Ended {
+        /// Which object.
+        name: String,
+        /// What it has.
+        expected: u64,
+        /// What came.
+        found: u64,
+    },
+    /// The object is longer than it may be.
+    #[error("fetching {name}: it has {found} bytes, expected are at most {expected}")]
+    TooLong {
+        /// Which object.
+        name: String,
+        /// What it may have.
+        expected: u64,
+        /// What it has.
+        found: u64,
+    },
+}
+
+impl SourceError {
+    /// Trying again may help without anybody doing anything.
+    pub(crate) fn is_transient(&self) -> bool {
+        use object_store::Error as E;
+        match self {
+            Self::Location { .. } | Self::TooLong { .. } => false,
+            Self::Ended { .. } => true,
+            Self::Objects { source, .. } => !matches!(
+                source,
+                E::NotFound { .. }
+                    | E::InvalidPath { .. }
+                    | E::NotSupported { .. }
+                    | E::PermissionDenied { .. }
+                    | E::Unauthenticated { .. }
+                    | E::UnknownConfigurationKey { .. }
+            ),
+        }
+    }
+}
+
+/// An error with its causes, without what they repeat.
+fn shown(error: &object_store::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+/// The bytes of an object from some place on.
+pub(super) struct Opened {
+    /// Of the whole object.
+    pub(super) length: u64,
+    /// Where the stream begins.
+    pub(super) from: u64,
+    /// The bytes from there on.
+    pub(super) bytes: BoxStream<'static, Result<Bytes, object_store::Error>>,
+}
+
+impl Source {
+    /// Opens `location`.
+    ///
+    /// # Errors
+    /// It is no absolute path and no URL that is read, or the settings for it are not right.
+    pub(crate) fn open(location: &str, settings: &TableConfig) -> Result<Self, SourceError> {
+        let refuse =
+            |problem: &str| SourceError::Location { location: location.into(), problem: problem.into() };
+        let Some((scheme, rest)) = location.split_once("://") else {
+            return folder(location).ok_or_else(|| {
+                refuse("is no absolute path and no URL: give a folder that every replica can read, or file://, http://, https:// or s3://")
+            });
+        };
+        match scheme {
+            "file" => folder(rest).ok_or_else(|| refuse("has no absolute path: write file:///folder")),
+            "http" | "https" => {
+                let host = rest.split('/').next().unwrap_or_default();
+                if host.contains('@') {
+                    return Err(refuse(
+                        "has a name or password in it, which every client could read: use a server that asks for none",
+                    ));
+                }
+                if host.is_empty() || rest.contains(['?', '#']) {
+                    return Err(refuse("is not read: give http://HOST/FOLDER, without a query"));
+                }
+                http(location.trim_end_matches('/'))
+                    .map_err(|error| refuse(&format!("cannot be used: {error}")))
+            }
+            "s3" => {
+                let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+                if bucket.is_empty() {
+                    return Err(refuse("has no bucket: write s3://BUCKET/PREFIX"));
+                }
+                s3(bucket, prefix, settings).map_err(|error| refuse(&format!("cannot be used: {error}")))
+            }
+            _ => Err(refuse("has a scheme that is not read: file, http, https and s3 are")),
+        }
+    }
+
+    /// All of a small object.
+    ///
+    /// # Errors
+    /// It cannot be had, or is longer than a manifest may be.
+    pub(crate) async fn small(
+        store: &dyn ObjectStore,
+        prefix: &Key,
+        name: &str,
+    ) -> Result<Vec<u8>, SourceError> {
+        let opened = stream(store, prefix, name, 0).await?;
+        let expected = MANIFEST_BYTES_MAX;
+        let too_long = |found| SourceError::TooLong { name: name.into(), expected, found };
+        if opened.length > expected {
+            return Err(too_long(opened.length));
+        }
+        let mut bytes = opened.bytes.map_err(|source| SourceError::Objects { name: name.into(), source });
+        let mut text = Vec::new();
+        while let Some(more) = bytes.try_next().await? {
+            if (text.len() + more.len()) as u64 > expected {
+                return Err(too_long((text.len() + more.len()) as u64));
+            }
+            text.extend_from_slice(&more);
+        }
+        Ok(text)
+    }
+}
+
+/// The bytes of an object from `from` on, or from its beginning where the server cannot begin elsewhere.
+///
+/// # Errors
+/// It cannot be had.
+pub(super) async fn stream(
+    store: &dyn ObjectStore,
+    prefix: &Key,
+    name: &str,
+    from: u64,
+) -> Result<Opened, SourceError> {
+    let key = prefix.clone().join(name);
+    let get = |range: Option<GetRange>| store.get_opts(&key, GetOptions { range, ..Default::default() });
+    let got = match from {
+        0 => get(None).await,
+        _ => match get(Some(GetRange::Offset(from))).await {
+            Err(object_store::Error::NotSupported { .. }) => get(None).await,
+            got => got,
+        },
+    };
+    let got = got.map_err(|source| SourceError::Objects { name: name.into(), source })?;
+    Ok(Opened { length: got.meta.size, from: got.range.start, bytes: got.into_stream().boxed() })
+}
+
+fn folder(path: &str) -> Option<Source> {
+    let path = PathBuf::from(path);
+    path.is_absolute().then_some(Source::Folder(path))
+}
+
+fn http(url: &str) -> Result<Source, object_store::Error> {
+    let builder =
+        HttpBuilder::new().with_url(url).with_client_options(client_options()).with_retry(retries());
+    Ok(Source::Objects { store: Arc::new(builder.build()?), prefix: Key::default() })
+}
+
+/// What the settings do not say is taken from the environment (`AWS_*`), then from the machine's role.
+fn s3(bucket: &str, prefix: &str, settings: &TableConfig) -> Result<Source, object_store::Error> {
+    let mut builder = AmazonS3Builder::from_env()
+        .with_client_options(client_options())
+        .with_retry(retries())
+        .with_bucket_name(bucket);
+    if !settings.s3_endpoint.is_empty() {
+        builder = builder.with_endpoint(&settings.s3_endpoint);
+    }
+    if !settings.s3_region.is_empty() {
+        builder = builder.with_region(&settings.s3_region);
+    }
+    if !settings.s3_access_key_id.is_empty() {
+        builder = builder
+            .with_access_key_id(&settings.s3_access_key_id)
+            .with_secret_access_key(settings.s3_secret_access_key.reveal());
+    }
+    Ok(Source::Objects { store: Arc::new(builder.build()?), prefix: Key::parse(prefix)? })
+}
+
+fn client_options() -> ClientOptions {
+    // The TLS library wants to be told once per process whose arithmetic it uses.
+    static PROVIDER: Once = Once::new();
+    PROVIDER.call_once(|| {
+        // Somebody was first: then theirs is used.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+    });
+    ClientOptions::new()
+        .with_allow_http(true)
+        .with_connect_timeout(CONNECT_TIMEOUT)
+        .with_timeout_disabled()
+        .with_read_timeout(SILENCE_MAX)
+}
+
+fn retries() -> RetryConfig {
+    RetryConfig { max_retries: RETRIES, retry_timeout: RETRY_PATIENCE, ..Default::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn locations_that_are_none_are_refused_with_what_to_write() {
+        let refused = |location: &str| {
+            Source::open(location, &TableConfig::default()).map(|_| ()).unwrap_err().to_string()
+        };
+        assert!(refused("relative/folder").contains("is no absolute path and no URL"));
+        assert!(refused("file://relative").contains("write file:///folder"));
+        assert!(refused("ftp://host/a").contains("file, http, https and s3 are"));
+        assert!(refused("http://").contains("give http://HOST/FOLDER"));
+        assert!(refused("http://host/a?token=1").contains("without a query"));
+        assert!(refused("https://name:password@host/a").contains("every client could read"));
+        assert!(refused("s3:///prefix").contains("write s3://BUCKET/PREFIX"));
+        assert!(refused("s3://bucket/a//b").contains("cannot be used"));
+    }
+
+    #[test]
+    fn folders_urls_and_buckets_are_opened() {
+        let settings = TableConfig {
+            s3_endpoint: "http://127.0.0.1:9000".into(),
+            s3_region: "eu-central-1".into(),
+            s3_access_key_id: "id".into(),
+            s3_secret_access_key: "secret".to_string().into(),
+            ..Default::default()
+        };
+        let open = |location: &str| Source::open(location, &settings).unwrap();
+        assert!(matches!(open("/a/b"), Source::Folder(folder) if folder == std::path::Path::new("/a/b")));
+        assert!(
+            matches!(open("file:///a/b"), Source::Folder(folder) if folder == std::path::Path::new("/a/b"))
+        );
+        assert!(
+            matches!(open("https://host/a/b/"), Source::Objects { prefix, .. } if prefix.as_ref().is_empty())
+        );
+        assert!(
+            matches!(open("s3://bucket/a/b/"), Source::Objects { prefix, .. } if prefix.as_ref() == "a/b")
+        );
+        assert!(matches!(open("s3://bucket"), Source::Objects { prefix, .. } if prefix.as_ref().is_empty()));
+        assert!(!format!("{settings:?}").contains("secret\""), "{settings:?}");
+    }
+}
