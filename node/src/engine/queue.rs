@@ -74,6 +74,11 @@ impl<T> Queue<T> {
         !(items.closed && into.is_empty())
     }
 
+    /// Adds what has come since.
+    pub fn take_more(&self, into: &mut Vec<T>) {
+        into.append(&mut self.items.lock().waiting);
+    }
+
     /// Whether no more items will come.
     pub fn is_closed(&self) -> bool {
         self.items.lock().closed

@@ -178,6 +178,10 @@ impl RaftThread {
         let mut inputs = Vec::new();
         self.publish_status();
         while self.shared.inbox.take(&mut inputs, Some(next_tick)) {
+            // Whoever is about to send something does so first: what comes together is proposed, and confirmed,
+            // together. That costs an idle machine nothing and makes a busy one's batches larger.
+            std::thread::yield_now();
+            self.shared.inbox.take_more(&mut inputs);
             let mut stop = false;
             for input in inputs.drain(..) {
                 stop |= matches!(input, Input::Stop);
