@@ -1,16 +1,16 @@
 //! The ledger on a cluster whose leader is killed in the middle of synchronous and asynchronous traffic.
 
-use crate::harness::{Cluster, PROGRAM, wait};
+use crate::harness::{Cluster, PATIENCE, PROGRAM, wait};
 use anyhow::{Context, Result, bail, ensure};
 use bytes::Bytes;
 use quoin_proto::quoin::ledger::v1 as pb;
 use quoin_proto::quoin::ledger::v1::ledger_client::LedgerClient;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tonic::transport::Channel;
 use uuid::Uuid;
@@ -19,23 +19,39 @@ const ACCOUNTS: u64 = 12;
 const CLIENTS: u64 = 6;
 const FUNDS: u64 = 2_000;
 
-/// One request on a connection of its own: status and body.
-async fn post(address: &str, path: &str, headers: &str, body: &str) -> Result<(u16, String)> {
+/// One request on a connection of its own, and the whole answer to it.
+async fn ask(address: &str, method: &str, path: &str, headers: &str, body: &str) -> Result<String> {
     let work = async {
         let mut stream = TcpStream::connect(address).await?;
         let length = body.len();
         let request = format!(
-            "POST {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\n\
+            "{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\n\
              content-length: {length}\r\n{headers}\r\n{body}"
         );
         stream.write_all(request.as_bytes()).await?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await?;
-        let status = answer.split(' ').nth(1).and_then(|status| status.parse().ok()).context("no status")?;
-        let body = answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or_default();
-        Ok((status, body))
+        Ok(answer)
     };
     tokio::time::timeout(Duration::from_secs(8), work).await?
+}
+
+fn status_of(answer: &str) -> Result<u16> {
+    answer.split(' ').nth(1).and_then(|status| status.parse().ok()).context("no status")
+}
+
+/// Status and body.
+async fn post(address: &str, path: &str, headers: &str, body: &str) -> Result<(u16, String)> {
+    let answer = ask(address, "POST", path, headers, body).await?;
+    let body = answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or_default();
+    Ok((status_of(&answer)?, body))
+}
+
+fn transfer_json(id: u128, from: u128, to: u128, amount: &str) -> String {
+    let [id, from, to] = [id, from, to].map(Uuid::from_u128);
+    format!(
+        r#"{{"id":"{id}","debit_account":"{from}","credit_account":"{to}","amount":"{amount}","currency":"EUR"}}"#
+    )
 }
 
 fn account(number: u64) -> u128 {
@@ -88,14 +104,7 @@ async fn client(
         let id = (1_000 + u128::from(number)) << 64 | u128::from(round + 1);
         let (from, to) = (account((number + round) % ACCOUNTS), account((number + 5 * round + 1) % ACCOUNTS));
         let to = if to == from { account((number + round + 3) % ACCOUNTS) } else { to };
-        let body = format!(
-            r#"{{"id":"{}","debit_account":"{}","credit_account":"{}","amount":"{}.{:02}","currency":"EUR"}}"#,
-            Uuid::from_u128(id),
-            Uuid::from_u128(from),
-            Uuid::from_u128(to),
-            round % 9,
-            1 + round % 90
-        );
+        let body = transfer_json(id, from, to, &format!("{}.{:02}", round % 9, 1 + round % 90));
         let headers = if round % 2 == 0 { "" } else { "prefer: respond-async\r\n" };
         let status = loop {
             let address = &addresses[turn as usize % addresses.len()];
@@ -216,5 +225,82 @@ async fn a_pipelined_stream_and_events_at_a_follower_tell_the_same() -> Result<(
         }
     }
     ensure!(place == (last, 499), "the last event is the last transfer, not {place:?}");
+    Ok(())
+}
+
+/// The ids of the first `count` server-sent events that `replica` shows.
+async fn event_ids(
+    cluster: &Cluster,
+    replica: usize,
+    query: &str,
+    seen: &str,
+    count: usize,
+) -> Result<Vec<String>> {
+    let mut stream = BufReader::new(TcpStream::connect(cluster.address(replica, 2)).await?);
+    let request = format!("GET /v1/events{query} HTTP/1.1\r\nhost: x\r\n{seen}\r\n");
+    stream.write_all(request.as_bytes()).await?;
+    let (mut ids, mut line) = (Vec::new(), String::new());
+    while ids.len() < count {
+        line.clear();
+        let read = tokio::time::timeout(PATIENCE, stream.read_line(&mut line)).await;
+        ensure!(read.context("no more events come")?? > 0, "the events ended");
+        ids.extend(line.strip_prefix("id: ").map(|id| id.trim_end().to_owned()));
+    }
+    Ok(ids)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn events_go_on_at_another_replica_behind_the_last_one_that_was_seen() -> Result<()> {
+    let mut cluster = Cluster::start(&[]).await?;
+    prepare(&cluster).await?;
+    let count = 2 * ACCOUNTS as usize;
+    let all = event_ids(&cluster, 0, "?from_revision=0", "", count).await?;
+    // In the midst of a batch, whose events share a revision.
+    let seen = event_ids(&cluster, 1, "?from_revision=0", "", 5).await?;
+    cluster.kill(1)?;
+    let header = format!("last-event-id: {}\r\n", seen[4]);
+    let rest = event_ids(&cluster, 2, "", &header, count - 5).await?;
+    ensure!([seen, rest].concat() == all, "not what the first replica showed: {all:?}");
+    let distinct: BTreeSet<&String> = all.iter().collect();
+    ensure!(distinct.len() == count, "an id came twice: {all:?}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_is_refused_for_overload_is_told_when_to_come_back_and_nothing_was_done() -> Result<()> {
+    let cluster = Cluster::start(&["--limits-commands-in-flight-max=1"]).await?;
+    wait("the accounts", || async { prepare(&cluster).await.is_ok() }).await?;
+    let address = cluster.address(cluster.leader().await?, 2);
+    let mut refused = BTreeSet::new();
+    for round in 1.. {
+        let ids = (0..32).map(|place| (round << 32) + place + 0x1000);
+        let posted: Vec<_> = ids
+            .map(|id| {
+                let (address, body) = (address.clone(), transfer_json(id, account(1), account(2), "0.01"));
+                let post = async move { ask(&address, "POST", "/v1/transfers", "", &body).await };
+                (id, tokio::spawn(post))
+            })
+            .collect();
+        for (id, posted) in posted {
+            let answer = posted.await??;
+            match status_of(&answer)? {
+                201 => {}
+                429 => {
+                    ensure!(answer.to_lowercase().contains("\r\nretry-after: 1\r\n"), "{answer}");
+                    ensure!(answer.contains("too_many_requests"), "{answer}");
+                    refused.insert(id);
+                }
+                _ => bail!("{answer}"),
+            }
+        }
+        if !refused.is_empty() {
+            break;
+        }
+    }
+    for id in refused {
+        let path = format!("/v1/transfers/{}", Uuid::from_u128(id));
+        let answer = ask(&address, "GET", &path, "", "").await?;
+        ensure!(status_of(&answer)? == 404, "refused, and yet there: {answer}");
+    }
     Ok(())
 }
