@@ -1,9 +1,13 @@
 //! How the commands reach a cluster: any of its endpoints, tried in turn.
 
+use crate::output;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use quoin_proto::etcdserverpb::maintenance_client::MaintenanceClient;
 use quoin_proto::etcdserverpb::{StatusRequest, StatusResponse};
+use serde_json::Value;
+use std::io::Write;
+use std::process::ExitCode;
 use std::time::Duration;
 use tonic::transport::{Channel, Endpoint};
 
@@ -55,6 +59,16 @@ impl Connection {
             }
         }
         bail!("none of {} is the leader; name all replicas with --endpoints", self.endpoints.join(", "))
+    }
+
+    /// Says what became of a call, to a machine or to people.
+    pub(crate) fn say(&self, machine: &Value, people: &str) -> Result<ExitCode> {
+        if self.json {
+            output::json(machine)?;
+        } else {
+            writeln!(std::io::stdout(), "{people}")?;
+        }
+        Ok(ExitCode::SUCCESS)
     }
 }
 

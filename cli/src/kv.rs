@@ -164,7 +164,7 @@ pub(crate) async fn run(kv: Kv) -> Result<ExitCode> {
             let request = etcd::DeleteRangeRequest { key: key.into(), range_end, ..Default::default() };
             let deleted =
                 KvClient::new(connection.any().await?).delete_range(request).await?.into_inner().deleted;
-            say(&connection, json!({ "deleted": deleted }), &format!("deleted {deleted} keys"))
+            connection.say(&json!({ "deleted": deleted }), &format!("deleted {deleted} keys"))
         }
         Kv::Del { key, if_version, connection, .. } => delete(&connection, key, if_version).await,
         Kv::Cas(cas) => {
@@ -205,17 +205,8 @@ fn pairs(texts: &[String]) -> Result<Vec<(String, String)>> {
     texts.iter().map(pair).collect()
 }
 
-fn say(connection: &Connection, json: Value, text: &str) -> Result<ExitCode> {
-    if connection.json {
-        output::json(&json)?;
-    } else {
-        writeln!(std::io::stdout(), "{text}")?;
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
 fn refused(connection: &Connection, why: &str) -> Result<ExitCode> {
-    say(connection, json!({ "outcome": "refused", "why": why }), &format!("refused: {why}"))?;
+    connection.say(&json!({ "outcome": "refused", "why": why }), &format!("refused: {why}"))?;
     Ok(ExitCode::from(REFUSED))
 }
 
@@ -268,9 +259,8 @@ async fn put(
     match reply.outcome() {
         quoin::Outcome::Done => {
             let revision = reply.mod_revision;
-            say(
-                connection,
-                json!({ "outcome": "done", "revision": revision }),
+            connection.say(
+                &json!({ "outcome": "done", "revision": revision }),
                 &format!("written at revision {revision}"),
             )
         }
@@ -286,7 +276,7 @@ async fn delete(connection: &Connection, key: String, if_version: Option<i64>) -
     match reply.outcome() {
         quoin::Outcome::Done if reply.existed => {
             let value = reply.deleted.map(|record| output::text(&record.value)).unwrap_or_default();
-            say(connection, json!({ "outcome": "done", "deleted": value }), &format!("deleted {value}"))
+            connection.say(&json!({ "outcome": "done", "deleted": value }), &format!("deleted {value}"))
         }
         quoin::Outcome::Done => refused(connection, "there is no such key"),
         _ => {
@@ -321,7 +311,7 @@ async fn txn(
     };
     let reply = KvClient::new(connection.any().await?).txn(request).await?.into_inner();
     if reply.succeeded {
-        return say(connection, json!({ "outcome": "done" }), "done");
+        return connection.say(&json!({ "outcome": "done" }), "done");
     }
     refused(connection, "a condition does not hold")
 }

@@ -19,7 +19,6 @@ use quoin_proto::quoin::ledger::v1 as pb;
 use quoin_proto::quoin::ledger::v1::get_account_request::{Account as Named, At};
 use quoin_proto::quoin::ledger::v1::ledger_client::LedgerClient;
 use serde_json::{Value, json};
-use std::io::Write;
 use std::process::ExitCode;
 use tonic::transport::Channel;
 use uuid::Uuid;
@@ -202,7 +201,7 @@ pub(crate) async fn run(ledger: Ledger) -> Result<ExitCode> {
             let request = pb::CreateCurrencyRequest { code, scale };
             let done = client(&connection).await?.create_currency(request).await;
             match done {
-                Ok(_) => say(&connection, &json!({ "outcome": "done" }), "done"),
+                Ok(_) => connection.say(&json!({ "outcome": "done" }), "done"),
                 Err(status) => refused_or_error(&connection, status),
             }
         }
@@ -229,18 +228,8 @@ async fn client(connection: &Connection) -> Result<Client> {
     Ok(LedgerClient::new(connection.any().await?).max_decoding_message_size(ANSWER_BYTES_MAX))
 }
 
-/// Prints what came of a command, for machines or for people.
-fn say(connection: &Connection, machine: &Value, people: &str) -> Result<ExitCode> {
-    if connection.json {
-        output::json(machine)?;
-    } else {
-        writeln!(std::io::stdout(), "{people}")?;
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
 fn refused(connection: &Connection, why: &str) -> Result<ExitCode> {
-    say(connection, &json!({ "outcome": "refused", "reason": why }), &format!("refused: {why}"))?;
+    connection.say(&json!({ "outcome": "refused", "reason": why }), &format!("refused: {why}"))?;
     Ok(ExitCode::from(REFUSED))
 }
 
@@ -307,7 +296,7 @@ async fn run_account(account: Account) -> Result<ExitCode> {
             let mut results = client.create_accounts(request).await?.into_inner().results;
             match results.pop() {
                 Some(pb::AccountResult { account: Some(account), .. }) => {
-                    say(&connection, &account_json(&account), &shown(&account.id))
+                    connection.say(&account_json(&account), &shown(&account.id))
                 }
                 Some(result) => refused(&connection, &result.refused),
                 None => bail!("an answer without a result"),
@@ -344,7 +333,7 @@ async fn run_account(account: Account) -> Result<ExitCode> {
             match client.update_account(request).await {
                 Ok(done) => {
                     let account = done.into_inner().account.context("an answer without an account")?;
-                    say(&connection, &account_json(&account), "done")
+                    connection.say(&account_json(&account), "done")
                 }
                 Err(status) => refused_or_error(&connection, status),
             }
@@ -482,7 +471,7 @@ async fn submit(
         return refused(connection, &code_name(result.code()));
     }
     let outcome = if result.duplicate { "done before" } else { "done" };
-    say(connection, &json!({ "outcome": outcome, "id": id.to_string() }), &format!("{outcome} {id}"))
+    connection.say(&json!({ "outcome": outcome, "id": id.to_string() }), &format!("{outcome} {id}"))
 }
 
 /// `insufficient_funds` of `CODE_INSUFFICIENT_FUNDS`.

@@ -59,7 +59,7 @@ pub(super) async fn run(connection: &Connection) -> Result<ExitCode> {
         "currencies": currencies, "problems": problems });
     let people =
         [vec![summary, verdict.into()], problems.iter().take(20).cloned().collect()].concat().join("\n");
-    super::say(connection, &machine, &people)?;
+    connection.say(&machine, &people)?;
     Ok(if problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(REFUSED) })
 }
 

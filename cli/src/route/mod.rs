@@ -182,11 +182,9 @@ async fn put(request: Put) -> Result<ExitCode> {
     };
     let mut routes = client(request.connection.any().await?);
     let reply = routes.put(pb::PutRequest { rules: vec![rule], each_for_itself: false }).await?.into_inner();
-    say(
-        &request.connection,
-        &json!({ "revision": reply.revision }),
-        &format!("written at revision {}", reply.revision),
-    )
+    request
+        .connection
+        .say(&json!({ "revision": reply.revision }), &format!("written at revision {}", reply.revision))
 }
 
 async fn get(keys: &[String], local: bool, connection: &Connection) -> Result<ExitCode> {
@@ -274,7 +272,7 @@ async fn delete(
     let mut routes = client(connection.any().await?);
     let deleted = routes.delete(pb::DeleteRequest { keys, all_of }).await?.into_inner().deleted;
     let rules = if deleted == 1 { "rule" } else { "rules" };
-    say(connection, &json!({ "deleted": deleted }), &format!("deleted {deleted} {rules}"))
+    connection.say(&json!({ "deleted": deleted }), &format!("deleted {deleted} {rules}"))
 }
 
 async fn watch(request: Watch) -> Result<ExitCode> {
@@ -368,14 +366,5 @@ async fn nodes(connection: &Connection) -> Result<ExitCode> {
         })
         .collect();
     output::table(&["node", "state", "at revision", "address", "groups"], &rows)?;
-    Ok(ExitCode::SUCCESS)
-}
-
-fn say(connection: &Connection, json: &serde_json::Value, text: &str) -> Result<ExitCode> {
-    if connection.json {
-        output::json(json)?;
-    } else {
-        writeln!(std::io::stdout(), "{text}")?;
-    }
     Ok(ExitCode::SUCCESS)
 }
