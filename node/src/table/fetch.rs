@@ -8,12 +8,10 @@
 //!
 //! What is deliberately absent: trust in the place they come from. The manifest of the log says what the files must be.
 
-use super::source::{self, Source, SourceError};
+use super::source::{Objects, Source, SourceError};
 use crate::config::TableConfig;
 use bytes::Bytes;
 use futures_util::TryStreamExt;
-use object_store::ObjectStore;
-use object_store::path::Path as Key;
 use quoin_table::{FileEntry, Layer, Manifest, Options, TableError, manifest};
 use std::fs::File;
 use std::io::{self, Write};
@@ -146,7 +144,7 @@ async fn bring(source: &Source, partial: &Path, entry: &FileEntry) -> Result<(),
     let part = part_of(&file);
     let written = match source {
         Source::Folder(folder) => copy(&folder.join(&entry.name), &part, entry)?,
-        Source::Objects { store, prefix } => download(&**store, prefix, &part, entry).await?,
+        Source::Objects(objects) => download(objects, &part, entry).await?,
     };
     written.sync_all().map_err(at(&part))?;
     std::fs::rename(&part, &file).map_err(at(&file))?;
@@ -160,7 +158,7 @@ fn sync_folder(folder: &Path) -> Result<(), FetchError> {
 fn copy(from: &Path, part: &Path, entry: &FileEntry) -> Result<File, FetchError> {
     let found = std::fs::metadata(from).map_err(at(from))?.len();
     if found > entry.bytes {
-        return Err(too_long(entry, found));
+        return Err(too_long(from.display().to_string(), entry, found));
     }
     let (mut from_file, mut to) =
         (File::open(from).map_err(at(from))?, File::create(part).map_err(at(part))?);
@@ -168,17 +166,12 @@ fn copy(from: &Path, part: &Path, entry: &FileEntry) -> Result<File, FetchError>
     Ok(to)
 }
 
-fn too_long(entry: &FileEntry, found: u64) -> FetchError {
-    SourceError::TooLong { name: entry.name.clone(), expected: entry.bytes, found }.into()
+fn too_long(name: String, entry: &FileEntry, found: u64) -> FetchError {
+    SourceError::TooLong { name, expected: entry.bytes, found }.into()
 }
 
 /// Appends to what an earlier attempt has left. Not more than the manifest allows is ever written.
-async fn download(
-    store: &dyn ObjectStore,
-    prefix: &Key,
-    part: &Path,
-    entry: &FileEntry,
-) -> Result<File, FetchError> {
+async fn download(objects: &Objects, part: &Path, entry: &FileEntry) -> Result<File, FetchError> {
     let mut file = File::options().create(true).append(true).open(part).map_err(at(part))?;
     let mut there = length(part).unwrap_or(0);
     if there == entry.bytes && there > 0 {
@@ -187,28 +180,30 @@ async fn download(
     if there > entry.bytes {
         there = 0;
     }
-    let opened = source::stream(store, prefix, &entry.name, there).await?;
+    let opened = objects.stream(&entry.name, there).await?;
     if opened.length > entry.bytes {
-        return Err(too_long(entry, opened.length));
+        return Err(too_long(objects.name(&entry.name), entry, opened.length));
     }
     if there > 0 {
         tracing::info!(file = entry.name, from = opened.from, "going on with a table's file");
     }
     there = opened.from;
     file.set_len(there).map_err(at(part))?;
-    let failed = |source| SourceError::Objects { name: entry.name.clone(), source };
-    let mut bytes = opened.bytes.map_err(failed);
+    let mut bytes = opened.bytes;
     while let Some(more) = bytes.try_next().await? {
         there += more.len() as u64;
         if there > entry.bytes {
-            return Err(too_long(entry, there));
+            return Err(too_long(objects.name(&entry.name), entry, there));
         }
         file.write_all(&more).map_err(at(part))?;
     }
     if there < opened.length {
-        return Err(
-            SourceError::Ended { name: entry.name.clone(), expected: opened.length, found: there }.into()
-        );
+        return Err(SourceError::Ended {
+            name: objects.name(&entry.name),
+            expected: opened.length,
+            found: there,
+        }
+        .into());
     }
     // One that is shorter at its source goes on to the check, which says what is wrong with it.
     Ok(file)

@@ -33,12 +33,17 @@ pub(crate) enum Source {
     /// A folder of this machine.
     Folder(PathBuf),
     /// Objects below a prefix.
-    Objects {
-        /// Who has them.
-        store: Arc<dyn ObjectStore>,
-        /// What stands before their names; empty for none.
-        prefix: Key,
-    },
+    Objects(Objects),
+}
+
+/// Objects that somebody serves.
+#[derive(Clone, Debug)]
+pub(crate) struct Objects {
+    store: Arc<dyn ObjectStore>,
+    /// What stands before their names; empty for none.
+    prefix: Key,
+    /// As people write it.
+    location: String,
 }
 
 /// Why nothing can be had from a place.
@@ -54,7 +59,7 @@ pub(crate) enum SourceError {
         problem: String,
     },
     /// The server, or the way to it, failed.
-    #[error("fetching {name}: {}", shown(source))]
+    #[error("fetching {name}: {}", cause(source))]
     Objects {
         /// Which object.
         name: String,
@@ -104,18 +109,20 @@ impl SourceError {
     }
 }
 
-/// An error with its causes, without what they repeat.
-fn shown(error: &object_store::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(error) = cause {
-        let more = error.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        cause = error.source();
+/// The innermost cause, in one line: what is around it differs from one attempt to the next, by how long it took for example.
+fn cause(error: &object_store::Error) -> String {
+    let mut innermost: &dyn std::error::Error = error;
+    while let Some(source) = innermost.source() {
+        innermost = source;
     }
-    text
+    let text = innermost.to_string();
+    let line = text.lines().next().unwrap_or_default();
+    // A bucket says more in XML.
+    let code = text.split_once("<Code>").and_then(|(_, rest)| Some(rest.split_once("</Code>")?.0));
+    match code {
+        Some(code) => format!("{}: {code}", line.split_once(": <").map_or(line, |(before, _)| before)),
+        None => line.trim_end_matches([' ', ':']).into(),
+    }
 }
 
 /// The bytes of an object from some place on.
@@ -125,7 +132,7 @@ pub(super) struct Opened {
     /// Where the stream begins.
     pub(super) from: u64,
     /// The bytes from there on.
-    pub(super) bytes: BoxStream<'static, Result<Bytes, object_store::Error>>,
+    pub(super) bytes: BoxStream<'static, Result<Bytes, SourceError>>,
 }
 
 impl Source {
@@ -166,24 +173,21 @@ impl Source {
             _ => Err(refuse("has a scheme that is not read: file, http, https and s3 are")),
         }
     }
+}
 
+impl Objects {
     /// All of a small object.
     ///
     /// # Errors
     /// It cannot be had, or is longer than a manifest may be.
-    pub(crate) async fn small(
-        store: &dyn ObjectStore,
-        prefix: &Key,
-        name: &str,
-    ) -> Result<Vec<u8>, SourceError> {
-        let opened = stream(store, prefix, name, 0).await?;
+    pub(crate) async fn small(&self, name: &str) -> Result<Vec<u8>, SourceError> {
+        let opened = self.stream(name, 0).await?;
         let expected = MANIFEST_BYTES_MAX;
-        let too_long = |found| SourceError::TooLong { name: name.into(), expected, found };
+        let too_long = |found| SourceError::TooLong { name: self.name(name), expected, found };
         if opened.length > expected {
             return Err(too_long(opened.length));
         }
-        let mut bytes = opened.bytes.map_err(|source| SourceError::Objects { name: name.into(), source });
-        let mut text = Vec::new();
+        let (mut bytes, mut text) = (opened.bytes, Vec::new());
         while let Some(more) = bytes.try_next().await? {
             if (text.len() + more.len()) as u64 > expected {
                 return Err(too_long((text.len() + more.len()) as u64));
@@ -192,29 +196,33 @@ impl Source {
         }
         Ok(text)
     }
-}
 
-/// The bytes of an object from `from` on, or from its beginning where the server cannot begin elsewhere.
-///
-/// # Errors
-/// It cannot be had.
-pub(super) async fn stream(
-    store: &dyn ObjectStore,
-    prefix: &Key,
-    name: &str,
-    from: u64,
-) -> Result<Opened, SourceError> {
-    let key = prefix.clone().join(name);
-    let get = |range: Option<GetRange>| store.get_opts(&key, GetOptions { range, ..Default::default() });
-    let got = match from {
-        0 => get(None).await,
-        _ => match get(Some(GetRange::Offset(from))).await {
-            Err(object_store::Error::NotSupported { .. }) => get(None).await,
-            got => got,
-        },
-    };
-    let got = got.map_err(|source| SourceError::Objects { name: name.into(), source })?;
-    Ok(Opened { length: got.meta.size, from: got.range.start, bytes: got.into_stream().boxed() })
+    /// The bytes of an object from `from` on, or from its beginning where the server cannot begin elsewhere.
+    ///
+    /// # Errors
+    /// It cannot be had.
+    pub(super) async fn stream(&self, name: &str, from: u64) -> Result<Opened, SourceError> {
+        let key = self.prefix.clone().join(name);
+        let get =
+            |range: Option<GetRange>| self.store.get_opts(&key, GetOptions { range, ..Default::default() });
+        let got = match from {
+            0 => get(None).await,
+            _ => match get(Some(GetRange::Offset(from))).await {
+                Err(object_store::Error::NotSupported { .. }) => get(None).await,
+                got => got,
+            },
+        };
+        let name = self.name(name);
+        let got = got.map_err(|source| SourceError::Objects { name: name.clone(), source })?;
+        let (length, from) = (got.meta.size, got.range.start);
+        let failed = move |source| SourceError::Objects { name: name.clone(), source };
+        Ok(Opened { length, from, bytes: got.into_stream().map_err(failed).boxed() })
+    }
+
+    /// How messages call an object.
+    pub(super) fn name(&self, name: &str) -> String {
+        format!("{}/{name}", self.location)
+    }
 }
 
 fn folder(path: &str) -> Option<Source> {
@@ -225,7 +233,8 @@ fn folder(path: &str) -> Option<Source> {
 fn http(url: &str) -> Result<Source, object_store::Error> {
     let builder =
         HttpBuilder::new().with_url(url).with_client_options(client_options()).with_retry(retries());
-    Ok(Source::Objects { store: Arc::new(builder.build()?), prefix: Key::default() })
+    let location = url.into();
+    Ok(Source::Objects(Objects { store: Arc::new(builder.build()?), prefix: Key::default(), location }))
 }
 
 /// What the settings do not say is taken from the environment (`AWS_*`), then from the machine's role.
@@ -245,7 +254,9 @@ fn s3(bucket: &str, prefix: &str, settings: &TableConfig) -> Result<Source, obje
             .with_access_key_id(&settings.s3_access_key_id)
             .with_secret_access_key(settings.s3_secret_access_key.reveal());
     }
-    Ok(Source::Objects { store: Arc::new(builder.build()?), prefix: Key::parse(prefix)? })
+    let prefix = Key::parse(prefix)?;
+    let location = format!("s3://{bucket}/{prefix}");
+    Ok(Source::Objects(Objects { store: Arc::new(builder.build()?), prefix, location }))
 }
 
 fn client_options() -> ClientOptions {
@@ -300,12 +311,14 @@ mod tests {
             matches!(open("file:///a/b"), Source::Folder(folder) if folder == std::path::Path::new("/a/b"))
         );
         assert!(
-            matches!(open("https://host/a/b/"), Source::Objects { prefix, .. } if prefix.as_ref().is_empty())
+            matches!(open("https://host/a/b/"), Source::Objects(objects) if objects.prefix.as_ref().is_empty())
         );
         assert!(
-            matches!(open("s3://bucket/a/b/"), Source::Objects { prefix, .. } if prefix.as_ref() == "a/b")
+            matches!(open("s3://bucket/a/b/"), Source::Objects(objects) if objects.name("x") == "s3://bucket/a/b/x")
         );
-        assert!(matches!(open("s3://bucket"), Source::Objects { prefix, .. } if prefix.as_ref().is_empty()));
+        assert!(
+            matches!(open("s3://bucket"), Source::Objects(objects) if objects.prefix.as_ref().is_empty())
+        );
         assert!(!format!("{settings:?}").contains("secret\""), "{settings:?}");
     }
 }

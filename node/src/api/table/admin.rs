@@ -42,8 +42,8 @@ async fn manifest_at(engine: &Engine, location: &str) -> Result<Manifest, Status
         Source::Folder(folder) => {
             off_the_hot_path(move || Manifest::read(&folder)).await?.map_err(error::invalid)
         }
-        Source::Objects { store, prefix } => {
-            let text = Source::small(&*store, &prefix, MANIFEST).await.map_err(source_failed)?;
+        Source::Objects(objects) => {
+            let text = objects.small(MANIFEST).await.map_err(source_failed)?;
             let name = format!("{}/{MANIFEST}", location.trim_end_matches('/'));
             Manifest::parse(&text, Path::new(&name)).map_err(error::invalid)
         }
