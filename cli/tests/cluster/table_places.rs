@@ -70,7 +70,7 @@ async fn a_table_is_fetched_over_http_though_the_server_fails_in_between() -> Re
 
     // What is not there at all is said when it is published.
     let gone = publish(&cluster, 0, &url.replace("table-c", "table-d")).await.expect_err("there is none");
-    assert!(gone.to_string().contains("manifest.json") && gone.to_string().contains("not found"), "{gone}");
+    assert!(gone.to_string().contains("table-d/manifest.json") && gone.to_string().contains("404"), "{gone}");
     Ok(())
 }
 

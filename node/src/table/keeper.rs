@@ -1,7 +1,10 @@
 //! The thread that keeps a replica's tables as the log says: has new versions fetched, says when they are ready or why they are
 //! not, and lets go of those that were dropped. `attempts.rs` fetches beside it.
 //!
-//! **Invariant.** A replica says that a version is ready only after every byte of it was checked here, is on its disk, and is mapped.
+//! **Invariant (ready).** A replica says that a version is ready only after every byte of it was checked here, is on its disk, and is mapped.
+//!
+//! **Invariant (nothing removed early).** Until a replica that was started has applied what was committed meanwhile, it removes and fetches
+//! nothing: what its store knows of tables may be older than its own files.
 //!
 //! What is deliberately absent: any part in a switch. The log switches; what answers was ready before.
 
@@ -15,6 +18,7 @@ use quoin_table::{Layer, Options, Place, Stack};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -68,6 +72,8 @@ struct Rounds {
     attempts: Attempts,
     /// The state that was looked at last.
     seen: Option<(Arc<Live>, u64)>,
+    /// All that was committed when this replica was started has been applied.
+    caught_up: bool,
     /// When the log is told again, if it did not take something.
     tell_again: Option<Instant>,
 }
@@ -97,6 +103,7 @@ impl Rounds {
             layers: HashMap::new(),
             attempts,
             seen: None,
+            caught_up: false,
             tell_again: None,
         }
     }
@@ -110,7 +117,9 @@ impl Rounds {
             self.seen.as_ref().is_some_and(|(seen, then)| Arc::ptr_eq(seen, &live) && *then == generation);
         let moved = self.attempts.have_moved(Instant::now());
         let again = self.tell_again.is_some_and(|at| at <= Instant::now());
-        if same && !moved && !again {
+        let caught_up = !self.caught_up && has_caught_up(&self.shared);
+        self.caught_up |= caught_up;
+        if same && !moved && !again && !caught_up {
             return;
         }
         (self.seen, self.tell_again) = (Some((Arc::clone(&live), generation)), None);
@@ -131,7 +140,9 @@ impl Rounds {
         });
         let needed: BTreeSet<String> = wanted.values().map(|version| version.id.clone()).collect();
         self.attempts.retain(&needed);
-        fetch::forget_others(&self.folder, &needed);
+        if self.caught_up {
+            fetch::forget_others(&self.folder, &needed);
+        }
         self.layers.retain(|_, layer| layer.strong_count() > 0);
     }
 
@@ -190,6 +201,9 @@ impl Rounds {
         if let Some(layer) = self.layers.get(&version.id).and_then(Weak::upgrade) {
             return Ok(layer);
         }
+        if !self.caught_up && !self.folder.join(&version.id).exists() {
+            return Err(NotReady::Fetching);
+        }
         let job = || Job {
             tables: self.folder.clone(),
             manifest: version.manifest.clone(),
@@ -216,6 +230,13 @@ impl Rounds {
             self.tell_again = Some(Instant::now() + TELL_AGAIN);
         }
     }
+}
+
+/// This replica has heard from a leader, or is one, and has applied all that it knows to be committed, up to an entry of this term.
+fn has_caught_up(shared: &Shared) -> bool {
+    let (raft, progress) = (shared.raft.load(), shared.published.load().progress);
+    let heard = shared.fresh_at_ms.load(Ordering::Relaxed) > 0;
+    heard && raft.leader != 0 && progress.index.0 >= raft.committed && progress.term.0 == raft.term
 }
 
 /// All versions there are; and in which order they are seen to: what answers now and what lies below it first, bases before patches.
