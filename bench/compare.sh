@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
-# Quoin beside etcd: three replicas each, the same client, interleaved rounds in one run. Prints medians and ratios.
-# usage: bench/compare.sh [kv|route] [DIR]        ROUNDS (3) and SECONDS_PER_CASE (5) from the environment; needs Go for etcd
+# Quoin beside what it replaces: the same client, interleaved rounds in one run. Prints medians, and ratios to the peer.
+#   kv, route    three replicas, and three members of etcd (needs Go to build it)
+#   resp, table  one replica, three replicas, and a Redis (needs redis-server)
+# usage: bench/compare.sh [kv|route|resp|table] [DIR]        ROUNDS (3) and SECONDS_PER_CASE (5) from the environment
 set -euo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)
 quoin=${QUOIN_BIN:-$here/target/release/quoin}
@@ -8,24 +10,90 @@ face=${1:-kv}
 dir=${2:-$(mktemp -d)}
 rounds=${ROUNDS:-3} seconds=${SECONDS_PER_CASE:-5}
 mkdir -p "$dir"
-server=$dir/etcd-server
-[ -x "$server" ] || (cd "$here/bench/peers/etcd" && go build -o "$server" .)
+server=$dir/etcd-server redis_port=${REDIS_PORT:-17379}
+case $face in
+kv | route)
+    names=(quoin etcd)
+    [ -x "$server" ] || (cd "$here/bench/peers/etcd" && go build -o "$server" .)
+    ;;
+resp | table)
+    names=(quoin quoin3 redis)
+    command -v redis-server >/dev/null || { echo "redis-server is not there: apt-get install redis-server" >&2; exit 1; }
+    ;;
+*) echo "no comparison is called $face: kv, route, resp or table" >&2; exit 1 ;;
+esac
 running=
 trap '[ -z "$running" ] || { kill "$running" 2>/dev/null || true; wait "$running" 2>/dev/null || true; }' EXIT
 
-start() { # NAME: starts it on an empty folder; the other one must not take the processor meanwhile
+start() { # NAME: starts it on an empty folder; the others must not take the processor meanwhile
     rm -rf "$dir/$1" "$dir/$1.json"
-    if [ "$1" = quoin ]; then
-        "$quoin" playground --replicas 3 --dir "$dir/quoin" --endpoints-file "$dir/quoin.json" >"$dir/quoin.log" 2>&1 &
-    else
+    local replicas=3
+    [ "$1" != quoin ] || [ "${names[1]}" = etcd ] || replicas=1
+    case $1 in
+    quoin | quoin3)
+        "$quoin" playground --replicas "$replicas" --dir "$dir/$1" --endpoints-file "$dir/$1.json" >"$dir/$1.log" 2>&1 &
+        ;;
+    redis)
+        mkdir -p "$dir/redis"
+        redis-server --bind 127.0.0.1 --port "$redis_port" --dir "$dir/redis" --save "" --appendonly yes \
+            --appendfsync always >"$dir/redis.log" 2>&1 &
+        echo "{}" >"$dir/redis.json"
+        ;;
+    etcd)
         mkdir -p "$dir/etcd-data" && rm -rf "$dir"/etcd-data/m* && cp -f "$server" "$dir/etcd-data/etcd"
         "$here/bench/peers/run-etcd.sh" 3 "$dir/etcd-data" "$dir/etcd.json" >"$dir/etcd.log" 2>&1 &
-    fi
+        ;;
+    esac
     running=$!
     for _ in $(seq 200); do [ -f "$dir/$1.json" ] && break; sleep 0.1; done
     sleep 2
 }
 stop() { kill "$running"; wait "$running" 2>/dev/null || true; running=; sleep 1; }
+
+whom() { # NAME: where it is, as options
+    if [ "$1" = redis ]; then
+        echo "--endpoints 127.0.0.1:$redis_port --server-pids $running"
+    else
+        echo "--endpoints-file $dir/$1.json"
+    fi
+}
+
+resp() { # NAME ROUND CASE PIPELINE OPTIONS...
+    # shellcheck disable=SC2046 # several words
+    "$quoin" bench resp "$3" $(whom "$1") --clients 50 --pipeline "$4" --keys 20000 --seconds "$seconds" --warm-up 1 --json \
+        "${@:5}" >"$dir/result-$1-$2-$3-$4.json"
+}
+
+resp_cases() { # NAME ROUND
+    for pipeline in 1 16; do
+        resp "$1" "$2" set "$pipeline"
+        resp "$1" "$2" get "$pipeline"
+        [ "$1" = redis ] || resp "$1" "$2" get-local "$pipeline"
+    done
+}
+
+table() { # NAME ROUND API BATCH CLIENTS PIPELINE OPTIONS...: one key or many, of a million
+    local case=batch
+    [ "$4" != 1 ] || case=single
+    # shellcheck disable=SC2046 # several words
+    "$quoin" bench table "$case" --api "$3" --batch "$4" $(whom "$1") --clients "$5" --pipeline "$6" --seconds "$seconds" \
+        --warm-up 1 --json "${@:7}" >"$dir/result-$1-$2-$3.$4.p$6-$5.json"
+}
+
+table_cases() { # NAME ROUND: in a Redis all is MGET or GET; it stands beside both of ours
+    local api apis=(lookup mget) fill=(--fill "$dir/sample")
+    [ "$1" != redis ] || apis=(redis)
+    for api in "${apis[@]}"; do
+        for batch in 1 100 1000; do
+            for pipeline in 1 16; do
+                table "$1" "$2" "$api" "$batch" 50 "$pipeline" "${fill[@]}"
+                fill=()
+            done
+        done
+        # Open loop: half a million keys a second.
+        table "$1" "$2" "$api" 100 51 1 --rate 5000
+    done
+}
 
 measure() { # NAME ROUND CASE CLIENTS CONNECTIONS
     "$quoin" bench kv "$3" --endpoints-file "$dir/$1.json" --clients "$4" --connections "$5" --seconds "$seconds" \
@@ -72,36 +140,39 @@ kv_cases() { # NAME ROUND
 }
 
 for round in $(seq "$rounds"); do
-    for name in quoin etcd; do
+    for name in "${names[@]}"; do
         start "$name"
         "${face}_cases" "$name" "$round"
         stop
     done
 done
 
-python3 - "$dir" <<'PY'
-import glob, json, os, statistics, sys
+python3 - "$dir" "${names[@]}" <<'PY'
+import glob, json, os, re, statistics, sys
+folder, *names = sys.argv[1:]
+peer = names[-1]
 runs = {}
-for path in glob.glob(os.path.join(sys.argv[1], "result-*.json")):
+for path in glob.glob(os.path.join(folder, "result-*.json")):
     parts = os.path.basename(path)[len("result-"):-len(".json")].split("-")
-    name, clients = parts[0], parts[-1]
-    case = "-".join(parts[2:-1])
-    runs.setdefault((case, int(clients)), {}).setdefault(name, []).append(json.load(open(path))[0])
+    name, case, last = parts[0], "-".join(parts[2:-1]), int(parts[-1])
+    runs.setdefault((case, last), {}).setdefault(name, []).append(json.load(open(path))[0])
 median = lambda results, field: statistics.median(result[field] for result in results)
-print(f"{'case':<18}{'clients':>8} {'quoin /s':>9} {'etcd /s':>9} {'ratio':>6} "
-      f"{'CPU us':>7} {'etcd':>7} {'ratio':>6} {'p50 ms':>7} {'etcd':>7} {'p99 ms':>7} {'etcd':>7} {'idle':>5} {'steal':>5}")
-for (case, clients), by_name in sorted(runs.items()):
-    ours, theirs = by_name["quoin"], by_name.get("etcd")
-    rate, cpu = median(ours, "per_second"), median(ours, "server_cpu_us")
-    row = f"{case:<18}{clients:>8} {rate:>9.0f} "
-    if theirs:
-        rate2, cpu2 = median(theirs, "per_second"), median(theirs, "server_cpu_us")
-        row += f"{rate2:>9.0f} {rate / rate2:>6.2f} {cpu:>7.1f} {cpu2:>7.1f} {cpu / cpu2:>6.2f} "
-    else:
-        row += f"{'-':>9} {'-':>6} {cpu:>7.1f} {'-':>7} {'-':>6} "
-    for field in ("p50_us", "p99_us"):
-        other = f"{median(theirs, field) / 1e3:>7.2f}" if theirs else f"{'-':>7}"
-        row += f"{median(ours, field) / 1e3:>7.2f} {other} "
-    every = ours + (theirs or [])
-    print(row + f"{median(every, 'idle'):>5.0%} {median(every, 'steal'):>5.0%}")
+
+def peer_of(case, last):
+    """What the peer did: of a table, whatever ours was asked over."""
+    return runs.get((re.sub(r"^(lookup|mget)\.", "redis.", case), last), {}).get(peer)
+
+print(f"{'case':<22}{'of':>5} {'who':<7} {'/s':>9} {'ratio':>6} {'server us':>9} {'ratio':>6} {'client us':>9} "
+      f"{'p50 ms':>7} {'p99 ms':>7} {'idle':>5} {'steal':>5}")
+for (case, last), by_name in sorted(runs.items()):
+    theirs = peer_of(case, last)
+    for name in sorted(by_name, key=names.index):
+        ours = by_name[name]
+        ratio = lambda field: f"{median(ours, field) / median(theirs, field):.2f}" if theirs else "-"
+        print(f"{case:<22}{last:>5} {name:<7} {median(ours, 'per_second'):>9.0f} {ratio('per_second'):>6} "
+              f"{median(ours, 'server_cpu_us'):>9.2f} {ratio('server_cpu_us'):>6} {median(ours, 'client_cpu_us'):>9.2f} "
+              f"{median(ours, 'p50_us') / 1e3:>7.2f} {median(ours, 'p99_us') / 1e3:>7.2f} "
+              f"{median(ours, 'idle'):>5.0%} {median(ours, 'steal'):>5.0%}")
+errors = sum(run["errors"] for by_name in runs.values() for results in by_name.values() for run in results)
+print(f"{errors} errors. 'of': clients, in resp the requests of a pipeline; a table's case is api.keys.pipeline, with 51 open loop")
 PY

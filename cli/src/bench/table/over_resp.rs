@@ -12,7 +12,7 @@ pub(super) enum Ask {
     Lookup,
     /// TABLE.MGET: decimal keys.
     TableMget,
-    /// MGET of Redis: decimal keys.
+    /// MGET of Redis, or GET of one key: decimal keys.
     Mget,
 }
 
@@ -42,7 +42,7 @@ impl Batches {
                 count(&mut head, batch + 2);
             }
             Ask::Mget => {
-                words(&mut head, &[b"MGET"]);
+                words(&mut head, if batch == 1 { &[b"GET"] } else { &[b"MGET"] });
                 count(&mut head, batch + 1);
             }
         }
@@ -116,8 +116,10 @@ impl Script for Batches {
         if self.ask == Ask::Lookup {
             self.check_lookup(reply).with_context(|| format!("not all {} keys were found", self.batch))?;
         } else {
+            let one = self.ask == Ask::Mget && self.batch == 1;
+            let head = if one { 0 } else { 3 + self.batch.to_string().len() };
             // A null is shorter than a value.
-            let length = 3 + self.batch.to_string().len() + self.batch * (7 + VALUE_BYTES);
+            let length = head + self.batch * (7 + VALUE_BYTES);
             ensure!(reply.len() == length, "not all {} keys were found", self.batch);
         }
         let right = reply.strip_suffix(b"\r\n").is_some_and(|reply| reply.ends_with(&value(last)));
