@@ -8,7 +8,7 @@
 //! a newer version hides it, and its filters see keys and values only: no sequence numbers and no tombstones.
 //! So deletions are values here, and each value tells its sequence.
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use lsm_tree::{InternalValue, Slice, ValueType};
 use quoin_core::Sequence;
 use quoin_core::codec::{self, Malformed};
@@ -42,7 +42,11 @@ pub(super) fn entry(key: Slice, value: Option<&[u8]>, at: Sequence) -> InternalV
 /// The value in a stored value, without copying it; `None` for a deletion.
 pub(super) fn decode(stored: Slice) -> Result<Option<Bytes>, Malformed> {
     let (_, live, length) = header(&stored)?;
-    Ok(live.then(|| Bytes::from(stored).slice(length..)))
+    Ok(live.then(|| {
+        let mut value = Bytes::from(stored);
+        value.advance(length);
+        value
+    }))
 }
 
 /// Sequence of a stored value, whether it lives, and how many bytes the header takes.
