@@ -8,12 +8,13 @@
 use super::layers::{Layers, Sealed, Tables};
 use super::record::{self, SEQNO_BASE};
 use super::retention::{Collector, Retentions};
+use super::rows::{Known, Rows};
 use super::{StoreOptions, StoreStats};
 use arc_swap::ArcSwap;
 use lsm_tree::compaction::{CompactionStrategy, Leveled};
-use lsm_tree::{AbstractTree, AnyTree, InternalValue, Memtable, SequenceNumberCounter};
+use lsm_tree::{AbstractTree, AnyTree, InternalValue, Memtable, SequenceNumberCounter, Slice};
 use parking_lot::{Condvar, Mutex};
-use quoin_core::{Index, StoreError};
+use quoin_core::{Index, Sequence, StoreError};
 use std::io::ErrorKind::StorageFull;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -34,6 +35,7 @@ pub(super) struct Shared {
     /// The engine's own numbering of manifests; see [`SEQNO_BASE`].
     pub(super) manifest_seqno: SequenceNumberCounter,
     pub(super) layers: ArcSwap<Layers>,
+    pub(super) rows: Rows,
     pub(super) retentions: Arc<Retentions>,
     pub(super) options: StoreOptions,
     pub(super) applied: AtomicU64,
@@ -121,8 +123,26 @@ impl Signals {
 
 impl Shared {
     /// Adds an entry to the active memtable.
-    pub(super) fn insert(&self, entry: InternalValue) {
+    pub(super) fn insert(&self, entry: InternalValue, at: Sequence) {
+        let (key, stored) = (entry.key.user_key.clone(), entry.value.clone());
         self.layers.load().active.insert(entry);
+        self.rows.wrote(&key, at, &stored);
+    }
+
+    /// What is stored of `key` as of `at`, its header included.
+    pub(super) fn get(&self, key: Slice, at: Sequence) -> Result<Option<Slice>, StoreError> {
+        match self.rows.get(&key) {
+            Known::Row(newest, stored) if newest <= at => return Ok(Some(stored)),
+            Known::Row(..) => {}
+            Known::Nothing(ticket) => {
+                let Some(stored) = self.layers.load().find(&key, u64::MAX)? else { return Ok(None) };
+                if record::header(&stored)?.0 <= at {
+                    self.rows.keep(&ticket, key, &stored)?;
+                    return Ok(Some(stored));
+                }
+            }
+        }
+        self.layers.load().find(&key, record::seqno_limit(at))
     }
 
     pub(super) fn batch_applied(&self, index: Index) -> Result<(), StoreError> {

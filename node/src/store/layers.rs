@@ -8,9 +8,7 @@
 //! newest, then the engine's runs in its own order. A point read ends at the first layer that knows the key at
 //! or below its sequence.
 
-use super::record;
 use super::scan::{Layer, MemtableLayer, Merge, RunLayer};
-use bytes::Bytes;
 use lsm_tree::table::filter::standard_bloom::Builder as Bloom;
 use lsm_tree::{AbstractTree, AnyTree, Memtable, Slice, Table, ValueType};
 use quoin_core::store::Order;
@@ -66,17 +64,16 @@ impl Layers {
         Self { active, since: Instant::now(), sealed: Vec::new(), tables: Arc::new(tables) }
     }
 
-    /// The value of `key` below `limit`.
-    pub(super) fn get(&self, key: &Slice, limit: u64) -> Result<Option<Bytes>, StoreError> {
+    /// What is stored of `key` below `limit`, its header included.
+    pub(super) fn find(&self, key: &Slice, limit: u64) -> Result<Option<Slice>, StoreError> {
         let sealed = self.sealed.iter().rev().map(|sealed| &sealed.memtable);
         let found = std::iter::once(&self.active)
             .chain(sealed)
             .find_map(|memtable| memtable_get(memtable, key, limit));
-        let found = match found {
-            Some(stored) => Some(stored),
-            None => self.tables.get(key, limit).map_err(|error| StoreError::new("read", error))?,
-        };
-        Ok(found.map(record::decode).transpose()?.flatten())
+        match found {
+            Some(stored) => Ok(Some(stored)),
+            None => self.tables.get(key, limit).map_err(|error| StoreError::new("read", error)),
+        }
     }
 
     /// All versions below `limit` of keys in `from..to` (`None` = no bound), merged.

@@ -1,8 +1,8 @@
 //! The node's store: an LSM tree whose write-ahead log is the Raft log.
 //!
 //! The tree is the engine of the crate `lsm-tree`, used without a journal: what a crash takes from memory, the
-//! log gives back. Reading order: this file, [`layers`] (what readers see), [`record`] (what is stored),
-//! [`retention`] (what may be dropped), [`background`] (flushing and compaction), [`open`], [`snapshot`] and
+//! log gives back. Reading order: this file, [`layers`] (what readers see), [`rows`] (what they read lately),
+//! [`record`] (what is stored), [`retention`] (what may be dropped), [`background`] (flushing and compaction), [`open`], [`snapshot`] and
 //! [`folder`] (a store sent to another node, and put in place there).
 //!
 //! **Invariant (whole entries).** Memtables are exchanged only in [`LsmStore::batch_applied`] and
@@ -17,6 +17,7 @@ mod layers;
 mod open;
 mod record;
 mod retention;
+mod rows;
 mod scan;
 mod snapshot;
 #[cfg(test)]
@@ -42,7 +43,7 @@ use std::time::Duration;
 /// Settings of a store. Sizes in bytes.
 #[derive(Clone, Debug)]
 pub struct StoreOptions {
-    /// Memory for blocks read from tables.
+    /// Memory for blocks read from tables; a quarter as much besides is for values that were read lately.
     pub cache_bytes: u64,
     /// A memtable is exchanged when it holds this much. Up to `memtables_sealed_max + 1` exist at once.
     pub memtable_bytes: u64,
@@ -240,7 +241,8 @@ impl LsmStore {
 
 impl Store for LsmStore {
     fn get(&self, key: &[u8], at: Sequence) -> Result<Option<bytes::Bytes>, StoreError> {
-        self.shared.layers.load().get(&self.key(key), record::seqno_limit(at))
+        let stored = self.shared.get(self.key(key), at)?;
+        Ok(stored.map(record::decode).transpose()?.flatten())
     }
 
     fn scan<'a>(&'a self, from: &[u8], to: &[u8], at: Sequence, order: Order) -> Scan<'a> {
@@ -262,11 +264,11 @@ impl Store for LsmStore {
     }
 
     fn put(&self, key: &[u8], value: bytes::Bytes, at: Sequence) {
-        self.shared.insert(record::entry(self.key(key), Some(&value), at));
+        self.shared.insert(record::entry(self.key(key), Some(&value), at), at);
     }
 
     fn delete(&self, key: &[u8], at: Sequence) {
-        self.shared.insert(record::entry(self.key(key), None, at));
+        self.shared.insert(record::entry(self.key(key), None, at), at);
     }
 
     fn forget(&self, before: Sequence, dead_from: &[u8], dead_to: &[u8]) {

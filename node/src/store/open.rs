@@ -8,6 +8,7 @@ use super::background::Shared;
 use super::layers::TableError;
 use super::layers::{Layers, Tables, table_error};
 use super::retention::{Collectors, Retentions};
+use super::rows::Rows;
 use arc_swap::ArcSwap;
 use lsm_tree::checksum::ChecksummedWriter;
 use lsm_tree::config::{BlockSizePolicy, CompressionPolicy};
@@ -76,6 +77,7 @@ pub(super) fn open(folder: &Path, options: StoreOptions) -> Result<Shared, Store
         tree,
         manifest_seqno,
         layers: ArcSwap::from_pointee(layers),
+        rows: Rows::new(options.cache_bytes / 4),
         retentions,
         options,
         applied: Default::default(),

@@ -6,6 +6,8 @@ use quoin_core::machines::read_progress;
 use quoin_core::store::contract::{self, Random};
 use quoin_core::{Machines, Revision};
 use std::path::PathBuf;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::SeqCst;
 use tempfile::TempDir;
 
 /// Small enough that a test flushes and compacts often.
@@ -49,6 +51,42 @@ fn the_store_keeps_the_contract() {
         });
         assert!(store.stats().flushes > 10);
     }
+}
+
+/// One writes, flushes and merges; others read, mostly what is about to be written, some as of a while ago: each sees for
+/// each key the newest version that was told to be there, and none that was not.
+#[test]
+fn readers_beside_the_writer_see_exactly_what_was_told() {
+    const KEYS: u64 = 1000;
+    const LAST: u64 = 15_000;
+    let folder = TempDir::new().unwrap();
+    let (store, told) = (open(&folder), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for reader in 0..3u64 {
+            let (store, told) = (&store, &told);
+            scope.spawn(move || {
+                let mut random = Random::new(reader);
+                while told.load(SeqCst) < LAST {
+                    let at = told.load(SeqCst).saturating_sub(random.below(3) * random.below(5));
+                    let which = (at + random.below(8)) % KEYS;
+                    // Version `n` is of key `n % KEYS`; every seventh is a deletion.
+                    let newest = at.checked_sub((at + KEYS - which) % KEYS).filter(|newest| *newest > 0);
+                    let expected = newest.filter(|newest| !newest.is_multiple_of(7)).map(value);
+                    let seen = store.get(&key(which), Sequence(at)).unwrap();
+                    assert!(seen == expected, "key {which} as of {at}: {seen:?}, not {expected:?}");
+                }
+            });
+        }
+        for number in 1..=LAST {
+            match number % 7 {
+                0 => store.delete(&key(number % KEYS), Sequence(number)),
+                _ => store.put(&key(number % KEYS), value(number), Sequence(number)),
+            }
+            store.batch_applied(Index(number)).unwrap();
+            told.store(number, SeqCst);
+        }
+    });
+    assert!(store.stats().flushes > 10);
 }
 
 /// Writes out and merges at random, so that versions lie in every place that there is.
