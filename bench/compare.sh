@@ -9,7 +9,7 @@ quoin=${QUOIN_BIN:-$here/target/release/quoin}
 face=${1:-kv}
 dir=${2:-$(mktemp -d)}
 rounds=${ROUNDS:-3} seconds=${SECONDS_PER_CASE:-5}
-mkdir -p "$dir"
+mkdir -p "$dir" && rm -f "$dir"/result-*.json
 server=$dir/etcd-server redis_port=${REDIS_PORT:-17379}
 case $face in
 kv | route)
