@@ -47,14 +47,21 @@ pub(crate) struct KvBench {
     /// What is done
     #[arg(value_enum, required = true)]
     cases: Vec<Case>,
+    #[command(flatten)]
+    data: Data,
+    #[command(flatten)]
+    load: Load,
+}
+
+/// What is written and read.
+#[derive(Args, Clone, Copy, Debug)]
+struct Data {
     /// Different keys
     #[arg(long, default_value_t = 100_000)]
     keys: u64,
     /// Bytes of a value
     #[arg(long, default_value_t = 1024)]
     value_bytes: usize,
-    #[command(flatten)]
-    load: Load,
 }
 
 /// Who asks, whom, and for how long.
@@ -150,7 +157,7 @@ pub(crate) async fn run(bench: Bench) -> Result<()> {
 }
 
 async fn run_kv(mut options: KvBench) -> Result<()> {
-    ensure!(options.keys > 0, "--keys must be above 0");
+    ensure!(options.data.keys > 0, "--keys must be above 0");
     let endpoints = options.load.resolve().await?;
     let mut report = report::Report::new(options.load.json);
     for case in &options.cases {
@@ -228,7 +235,7 @@ impl Load {
 async fn measure(case: Case, endpoints: &[String], options: &KvBench) -> Result<report::Outcome> {
     let load = &options.load;
     let connections = targets::connect(endpoints, load.connections).await?;
-    let plan = targets::Plan::new(case, options.keys, options.value_bytes);
+    let plan = targets::Plan::new(case, options.data.keys, options.data.value_bytes);
     if plan.reads_written_keys() {
         targets::fill(&connections, &plan).await.context("writing the keys that will be read")?;
     }
@@ -241,7 +248,7 @@ async fn measure(case: Case, endpoints: &[String], options: &KvBench) -> Result<
             load::unary(&run, shared, worker)
         }
     });
-    Ok(report::Outcome::new(name_of(case), load.setting(options.value_bytes), counted.await?))
+    Ok(report::Outcome::new(name_of(case), load.setting(options.data.value_bytes), counted.await?))
 }
 
 /// A case's name, as it is given.

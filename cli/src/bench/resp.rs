@@ -6,7 +6,7 @@ pub(super) mod driver;
 pub(super) mod reply;
 
 use super::targets::Random;
-use super::{Load, load, name_of, report};
+use super::{Data, Load, load, name_of, report};
 use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
 use driver::{Script, Shape};
@@ -18,12 +18,8 @@ pub(crate) struct RespBench {
     /// What is done
     #[arg(value_enum, required = true)]
     cases: Vec<Case>,
-    /// Different keys
-    #[arg(long, default_value_t = 100_000)]
-    keys: u64,
-    /// Bytes of a value
-    #[arg(long, default_value_t = 1024)]
-    value_bytes: usize,
+    #[command(flatten)]
+    data: Data,
     #[command(flatten)]
     wire: Wire,
     #[command(flatten)]
@@ -66,14 +62,14 @@ enum Case {
 
 /// Runs all cases, one after the other.
 pub(super) async fn run(mut options: RespBench) -> Result<()> {
-    ensure!(options.keys > 0 && options.keys <= 1_000_000_000_000, "--keys must be 1 to 10^12");
+    ensure!(options.data.keys > 0 && options.data.keys <= 1_000_000_000_000, "--keys must be 1 to 10^12");
     let shape = options.wire.shape()?;
     let endpoints = options.load.resolve_resp().await?;
-    let words = Arc::new(Words::new(options.value_bytes));
+    let words = Arc::new(Words::new(options.data.value_bytes));
     let mut report = report::Report::new(options.load.json);
     for case in options.cases.clone() {
         if case != Case::Set {
-            let (endpoints, words, keys) = (endpoints.clone(), Arc::clone(&words), options.keys);
+            let (endpoints, words, keys) = (endpoints.clone(), Arc::clone(&words), options.data.keys);
             let every = move || {
                 driver::fill(
                     &endpoints,
@@ -90,14 +86,14 @@ pub(super) async fn run(mut options: RespBench) -> Result<()> {
         let script = |number: usize| Keys {
             words: Arc::clone(&words),
             reads: case != Case::Set,
-            keys: options.keys,
+            keys: options.data.keys,
             random: Random::seeded(number as u64 + 1),
         };
         let plan = options.load.plan();
         let counted = load::run(&plan, &options.load.server_pids, |shared| {
             driver::clients(&plan, shape, connections, shared, script)
         });
-        let setting = options.load.setting(options.value_bytes);
+        let setting = options.load.setting(options.data.value_bytes);
         report.add(report::Outcome::new(options.wire.name(name_of(case)), setting, counted.await?))?;
     }
     report.end()

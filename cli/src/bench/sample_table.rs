@@ -42,6 +42,31 @@ pub(crate) fn random(number: u64) -> u64 {
     x ^ (x >> 31)
 }
 
+/// Draws keys of the table, each as likely as any other.
+#[derive(Clone)]
+pub(crate) struct Keys {
+    count: u64,
+    state: u64,
+}
+
+impl Keys {
+    /// Of the table's `count` keys; other seeds draw others.
+    pub(crate) fn new(count: u64, seed: u64) -> Self {
+        Self { count, state: random(seed) }
+    }
+
+    /// The next one.
+    pub(crate) fn draw(&mut self) -> u64 {
+        self.state = random(self.state);
+        random(self.state % self.count)
+    }
+
+    /// The next `batch`.
+    pub(crate) fn take(&mut self, batch: usize) -> Vec<u64> {
+        (0..batch).map(|_| self.draw()).collect()
+    }
+}
+
 /// A value by which its key can be told.
 pub(crate) fn value(key: u64) -> [u8; VALUE_BYTES] {
     let mut value = [0; VALUE_BYTES];

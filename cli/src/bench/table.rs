@@ -8,9 +8,10 @@ mod over_resp;
 
 use super::load::{self, Counted, Work};
 use super::resp::{Wire, driver};
-use super::sample_table::{VALUE_BYTES, build, random, value};
+use super::sample_table::{Keys, VALUE_BYTES, build, random, value};
 use super::targets::{self, Connection};
 use super::{Load, name_of, report};
+use crate::table::publish_and_activate;
 use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
 use over_resp::{Ask, Batches};
@@ -104,10 +105,9 @@ async fn over_grpc(mut options: TableBench) -> Result<()> {
             Worker {
                 client: TableClient::new(channel.clone()).max_decoding_message_size(64 << 20),
                 table: options.table.clone(),
-                keys: options.keys,
+                keys: Keys::new(options.keys, number as u64 + 1),
                 batch,
                 linearizable: options.linearizable,
-                random: random(number as u64 + 1),
             }
         };
         let counted =
@@ -174,7 +174,8 @@ async fn fill(options: &TableBench, endpoints: &[String]) -> Result<()> {
     let location = tokio::task::spawn_blocking(move || build(&folder, &table, keys)).await??;
     let connections = targets::connect(endpoints, 1).await?;
     let Connection(channel) = connections.into_iter().next().context("one connection")?;
-    publish(channel, &options.table, location).await
+    publish_and_activate(&mut TableClient::new(channel), &options.table, &location, READY_SECONDS).await?;
+    Ok(())
 }
 
 /// Writes the same keys and values into a Redis.
@@ -199,19 +200,14 @@ fn per_key(counted: &Counted, batch: usize) -> String {
 struct Worker {
     client: TableClient<Channel>,
     table: String,
-    keys: u64,
+    keys: Keys,
     batch: usize,
     linearizable: bool,
-    random: u64,
 }
 
 impl Work for Worker {
     async fn operation(&mut self) -> Result<()> {
-        let mut key = || {
-            self.random = random(self.random);
-            random(self.random % self.keys)
-        };
-        let keys: Vec<u64> = (0..self.batch).map(|_| key()).collect();
+        let keys = self.keys.take(self.batch);
         let last = keys[self.batch - 1];
         let of = pb::Keys { table: self.table.clone(), keys, form: 0 };
         let request = pb::LookupRequest { tables: vec![of], linearizable: self.linearizable };
@@ -222,14 +218,4 @@ impl Work for Worker {
         ensure!(values.values.ends_with(&value(last)), "key {last} has another value");
         Ok(())
     }
-}
-
-async fn publish(channel: Channel, table: &str, location: PathBuf) -> Result<()> {
-    let mut client = TableClient::new(channel);
-    let location = location.to_str().context("a folder whose name is UTF-8")?.to_string();
-    let request = pb::PublishRequest { table: table.into(), location, ..Default::default() };
-    let version = client.publish(request).await?.into_inner().version;
-    let request = pb::ActivateRequest { table: table.into(), version, without_waiting: false };
-    crate::table::activate_when_ready(&mut client, request, READY_SECONDS).await?;
-    Ok(())
 }

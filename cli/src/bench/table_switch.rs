@@ -4,16 +4,17 @@
 //! apart: those of requests that were under way at a switch or within [`MOMENT`] after it, and all others.
 
 use super::Load;
-use super::sample_table::{build_other, random, value};
+use super::sample_table::{Keys, build_other, value};
 use super::targets::{self, Connection};
 use crate::output;
+use crate::table::publish_and_activate;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use hdrhistogram::Histogram;
 use quoin_proto::quoin::table::v1 as pb;
 use quoin_proto::quoin::table::v1::table_client::TableClient;
 use serde_json::json;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -66,7 +67,7 @@ pub(crate) async fn run(mut options: SwitchBench) -> Result<()> {
     for (plus, version) in versions.iter_mut().enumerate() {
         let (folder, table, keys) = (options.fill.clone(), options.table.clone(), options.keys);
         let built = tokio::task::spawn_blocking(move || build_other(&folder, &table, keys, plus as u64));
-        *version = publish(&mut admin, &options.table, &built.await??).await?;
+        *version = publish_and_activate(&mut admin, &options.table, &built.await??, READY_SECONDS).await?;
     }
     let stop = Arc::new(AtomicBool::new(false));
     let clients: Vec<_> = (0..options.load.clients)
@@ -75,10 +76,9 @@ pub(crate) async fn run(mut options: SwitchBench) -> Result<()> {
             let client = Client {
                 client: TableClient::new(channel.clone()).max_decoding_message_size(64 << 20),
                 table: options.table.clone(),
-                keys: options.keys,
+                keys: Keys::new(options.keys, number as u64 + 1),
                 batch: options.batch,
                 versions,
-                random: random(number as u64 + 1),
             };
             tokio::spawn(client.run(Arc::clone(&stop)))
         })
@@ -93,15 +93,6 @@ pub(crate) async fn run(mut options: SwitchBench) -> Result<()> {
     }
     requests.retain(|(start, _)| *start >= begun);
     report(&options, &requests, &switches?)
-}
-
-async fn publish(admin: &mut TableClient<Channel>, table: &str, folder: &Path) -> Result<u64> {
-    let location = folder.to_str().context("a folder whose name is UTF-8")?.to_string();
-    let request = pb::PublishRequest { table: table.into(), location, ..Default::default() };
-    let version = admin.publish(request).await?.into_inner().version;
-    let request = pb::ActivateRequest { table: table.into(), version, without_waiting: false };
-    crate::table::activate_when_ready(admin, request, READY_SECONDS).await?;
-    Ok(version)
 }
 
 /// Back and forth, until the measured seconds are over; a switch that is refused ends it.
@@ -133,10 +124,9 @@ async fn switch(
 struct Client {
     client: TableClient<Channel>,
     table: String,
-    keys: u64,
+    keys: Keys,
     batch: usize,
     versions: [u64; 2],
-    random: u64,
 }
 
 impl Client {
@@ -154,11 +144,7 @@ impl Client {
     }
 
     async fn lookup(&mut self) -> Result<()> {
-        let mut key = || {
-            self.random = random(self.random);
-            random(self.random % self.keys)
-        };
-        let keys: Vec<u64> = (0..self.batch).map(|_| key()).collect();
+        let keys = self.keys.take(self.batch);
         let (first, last) = (keys[0], keys[self.batch - 1]);
         let of = pb::Keys { table: self.table.clone(), keys, form: 0 };
         let request = pb::LookupRequest { tables: vec![of], linearizable: false };

@@ -2,7 +2,7 @@
 
 use super::{Row, connect, find_leader};
 use crate::bench::sample_table::{self, VALUE_BYTES};
-use crate::table::activate_when_ready;
+use crate::table::publish_and_activate;
 use anyhow::{Context, Result, ensure};
 use quoin_proto::quoin::table::v1 as pb;
 use quoin_proto::quoin::table::v1::table_client::TableClient;
@@ -36,7 +36,7 @@ pub(super) async fn job(addresses: &[String]) -> Result<Vec<Row>> {
     let base = tokio::task::spawn_blocking(move || sample_table::build(&path, TABLE, KEYS)).await??;
     rows.push(Row::new("keys built into a table, 40 bytes each", KEYS, begun, "one thread"));
     let begun = Instant::now();
-    let first = publish(&mut admin, &base).await?;
+    let first = publish_and_activate(&mut admin, TABLE, &base, READY_SECONDS).await?;
     rows.push(Row::new(
         "keys fetched, checked and active",
         KEYS,
@@ -57,15 +57,6 @@ pub(super) async fn job(addresses: &[String]) -> Result<Vec<Row>> {
 
 fn key(number: u64) -> u64 {
     sample_table::random(number)
-}
-
-async fn publish(admin: &mut TableClient<Channel>, folder: &Path) -> Result<u64> {
-    let location = folder.to_str().context("a folder whose name is UTF-8")?.to_string();
-    let request = pb::PublishRequest { location, ..Default::default() };
-    let version = admin.publish(request).await?.into_inner().version;
-    let request = pb::ActivateRequest { table: TABLE.into(), version, without_waiting: false };
-    activate_when_ready(admin, request, READY_SECONDS).await?;
-    Ok(version)
 }
 
 async fn lookup(tables: &mut TableClient<Channel>, keys: &[u64], linearizable: bool) -> Result<pb::Values> {
@@ -99,7 +90,7 @@ async fn patch(
     let begun = Instant::now();
     let (folder, base) = (folder.to_path_buf(), base.to_path_buf());
     let patch = tokio::task::spawn_blocking(move || build_patch(&folder, &base)).await??;
-    let version = publish(admin, &patch).await?;
+    let version = publish_and_activate(admin, TABLE, &patch, READY_SECONDS).await?;
     let values = lookup(tables, &[key(0), key(PATCHED), key(2 * PATCHED)], true).await?;
     ensure!(values.version == version && values.found[..] == [0b101], "the patch is not what answers");
     ensure!(values.values[..VALUE_BYTES] == [0xab; VALUE_BYTES], "the first key has another value");

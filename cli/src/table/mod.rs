@@ -5,7 +5,7 @@ mod files;
 mod progress;
 mod serving;
 
-pub(crate) use serving::activate_when_ready;
+pub(crate) use serving::publish_and_activate;
 
 use anyhow::Result;
 use clap::Subcommand;

@@ -177,6 +177,21 @@ pub(crate) async fn publish(arguments: Publish) -> Result<()> {
     Ok(())
 }
 
+/// Has the version of `table` in `folder`, which all replicas can read, answer as soon as all have it; returns its number.
+pub(crate) async fn publish_and_activate(
+    client: &mut TableClient<Channel>,
+    table: &str,
+    folder: &Path,
+    wait_seconds: f64,
+) -> Result<u64> {
+    let location = folder.to_str().context("a folder whose name is UTF-8")?.to_string();
+    let request = pb::PublishRequest { table: table.into(), location, ..Default::default() };
+    let version = client.publish(request).await?.into_inner().version;
+    let request = pb::ActivateRequest { table: table.into(), version, without_waiting: false };
+    activate_when_ready(client, request, wait_seconds).await?;
+    Ok(version)
+}
+
 /// URLs are the replicas' to read; a folder may be given as it is seen from here.
 fn location_of(location: &str) -> Result<String> {
     if location.contains("://") {
@@ -187,7 +202,7 @@ fn location_of(location: &str) -> Result<String> {
 }
 
 /// Asks again while replicas are fetching, or say that trying again may help; what else goes wrong at one ends it.
-pub(crate) async fn activate_when_ready(
+async fn activate_when_ready(
     client: &mut TableClient<Channel>,
     request: pb::ActivateRequest,
     wait_seconds: f64,

@@ -325,6 +325,9 @@ impl RaftThread {
 
     /// Reads whose state is applied already, as it mostly is, go ahead; the others wait for the apply thread.
     fn let_read(&self, barriers: Vec<Barrier>) {
+        if barriers.is_empty() {
+            return;
+        }
         let applied = self.shared.published.load().progress.index.0;
         let (ready, early): (Vec<_>, Vec<_>) =
             barriers.into_iter().partition(|barrier| barrier.index <= applied);

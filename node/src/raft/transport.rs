@@ -186,11 +186,9 @@ impl Transport {
 
     /// Queues a message. False where it was dropped: the peer is unknown, away, or its outbox is full.
     pub fn send(&self, to: u64, message: PeerMessage) -> bool {
-        let sent = self
-            .peers
-            .lock()
-            .get(&to)
-            .is_some_and(|peer| peer.outbox.push(self.group, message, &self.counters));
+        // Not under the lock of all peers: a small message is written here and now.
+        let outbox = self.peers.lock().get(&to).map(|peer| Arc::clone(&peer.outbox));
+        let sent = outbox.is_some_and(|outbox| outbox.push(self.group, message, &self.counters));
         if !sent {
             self.counters.dropped.fetch_add(1, Ordering::Relaxed);
         }

@@ -136,8 +136,9 @@ impl Shared {
             Known::Row(..) => {}
             Known::Nothing(ticket) => {
                 let Some(stored) = self.layers.load().find(&key, u64::MAX)? else { return Ok(None) };
-                if record::header(&stored)?.0 <= at {
-                    self.rows.keep(&ticket, key, &stored)?;
+                let (newest, ..) = record::header(&stored)?;
+                if newest <= at {
+                    self.rows.keep(&ticket, key, newest, &stored);
                     return Ok(Some(stored));
                 }
             }

@@ -7,12 +7,10 @@
 //!
 //! **Bounds.** Two generations of a fixed number of bytes each; when the young one is full the old one is forgotten.
 
-use super::record;
 use foldhash::fast::RandomState;
 use lsm_tree::Slice;
 use parking_lot::Mutex;
 use quoin_core::Sequence;
-use quoin_core::codec::Malformed;
 use std::collections::HashMap;
 use std::hash::BuildHasher;
 
@@ -69,6 +67,10 @@ impl Rows {
         Self { hasher: RandomState::default(), shards, bytes_max }
     }
 
+    fn row_bytes_max(&self) -> usize {
+        self.bytes_max.min(ROW_BYTES_MAX)
+    }
+
     fn shard_of(&self, key: &Slice) -> usize {
         (self.hasher.hash_one(&key[..]) >> 32) as usize % SHARDS
     }
@@ -83,18 +85,17 @@ impl Rows {
         }
     }
 
-    /// Keeps the newest version of `key`, if none was written since the ticket was given.
-    pub(super) fn keep(&self, ticket: &Ticket, key: Slice, stored: &Slice) -> Result<(), Malformed> {
-        let bytes = key.len() + stored.len() + ROW_OVERHEAD;
-        if bytes > self.bytes_max.min(ROW_BYTES_MAX) {
-            return Ok(());
+    /// Keeps the newest version of `key`, which is of `at`, if none was written since the ticket was given.
+    pub(super) fn keep(&self, ticket: &Ticket, key: Slice, at: Sequence, stored: &Slice) {
+        let bytes = row_bytes(&key, stored);
+        if bytes > self.row_bytes_max() {
+            return;
         }
-        let (at, ..) = record::header(stored)?;
         // A copy: what was found may be part of a whole block.
         let row = Row { at, stored: Slice::from(&stored[..]) };
         let mut shard = self.shards[ticket.shard].lock();
         if shard.writes != ticket.writes {
-            return Ok(());
+            return;
         }
         if shard.young_bytes + bytes > self.bytes_max {
             shard.old = std::mem::take(&mut shard.young);
@@ -103,7 +104,6 @@ impl Rows {
         if shard.young.insert(key, row).is_none() {
             shard.young_bytes += bytes;
         }
-        Ok(())
     }
 
     /// A version of `key` is in the memtable. By the writer, before anybody is told that it can be read.
@@ -117,8 +117,8 @@ impl Rows {
         };
         if at < row.at {
             // An older version, as a snapshot brings them.
-        } else if key.len() + stored.len() + ROW_OVERHEAD > self.bytes_max.min(ROW_BYTES_MAX) {
-            *young_bytes = young_bytes.saturating_sub(key.len() + row.stored.len() + ROW_OVERHEAD);
+        } else if row_bytes(key, stored) > self.row_bytes_max() {
+            *young_bytes = young_bytes.saturating_sub(row_bytes(key, &row.stored));
             young.remove(key);
         } else {
             *young_bytes = (*young_bytes + stored.len()).saturating_sub(row.stored.len());
@@ -127,8 +127,13 @@ impl Rows {
     }
 }
 
+fn row_bytes(key: &Slice, stored: &Slice) -> usize {
+    key.len() + stored.len() + ROW_OVERHEAD
+}
+
 #[cfg(test)]
 mod tests {
+    use super::super::record;
     use super::*;
 
     fn entry(at: u64, value: &str) -> (Slice, Slice) {
@@ -157,9 +162,9 @@ mod tests {
         let (_, second) = entry(2, "two");
         let searching = ticket(&rows, &key);
         rows.wrote(&key, Sequence(2), &second);
-        rows.keep(&searching, key.clone(), &first).unwrap();
+        rows.keep(&searching, key.clone(), Sequence(1), &first);
         assert_eq!(kept(&rows, &key), None);
-        rows.keep(&ticket(&rows, &key), key.clone(), &second).unwrap();
+        rows.keep(&ticket(&rows, &key), key.clone(), Sequence(2), &second);
         assert_eq!(kept(&rows, &key), Some(2));
         rows.wrote(&key, Sequence(3), &entry(3, "three").1);
         assert_eq!(kept(&rows, &key), Some(3));
@@ -173,7 +178,7 @@ mod tests {
         for number in 0..10_000u32 {
             let key = record::tree_key(1, &number.to_be_bytes());
             let stored = record::entry(key.clone(), Some(&[7; 1000]), Sequence(1)).value;
-            rows.keep(&ticket(&rows, &key), key, &stored).unwrap();
+            rows.keep(&ticket(&rows, &key), key, Sequence(1), &stored);
         }
         let bytes = |row: &Row| row.stored.len();
         let held: usize = rows
@@ -187,7 +192,7 @@ mod tests {
         assert!((200_000..=1 << 20).contains(&held), "{held} bytes");
         let large = record::entry(record::tree_key(1, b"large"), Some(&[7; 100_000]), Sequence(1));
         let (key, stored) = (large.key.user_key, large.value);
-        rows.keep(&ticket(&rows, &key), key.clone(), &stored).unwrap();
+        rows.keep(&ticket(&rows, &key), key.clone(), Sequence(1), &stored);
         assert_eq!(kept(&rows, &key), None);
     }
 }

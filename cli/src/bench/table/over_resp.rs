@@ -2,7 +2,7 @@
 
 use crate::bench::resp::driver::{Script, words};
 use crate::bench::resp::reply;
-use crate::bench::sample_table::{VALUE_BYTES, random, value};
+use crate::bench::sample_table::{Keys, VALUE_BYTES, value};
 use anyhow::{Context, Result, ensure};
 
 /// How keys are asked for.
@@ -19,11 +19,9 @@ pub(super) enum Ask {
 /// Batches of random keys of the sample table.
 pub(super) struct Batches {
     ask: Ask,
-    /// Keys in the table.
-    keys: u64,
+    keys: Keys,
     /// Keys of a request.
     batch: usize,
-    random: u64,
     /// A request's beginning, the same for all.
     head: Vec<u8>,
 }
@@ -46,7 +44,7 @@ impl Batches {
                 count(&mut head, batch + 1);
             }
         }
-        Self { ask, keys, batch, random: random(seed), head }
+        Self { ask, keys: Keys::new(keys, seed), batch, head }
     }
 
     fn check_lookup(&self, reply: &[u8]) -> Option<()> {
@@ -65,23 +63,12 @@ fn count(head: &mut Vec<u8>, words: usize) {
 
 /// Appends a key as a word of decimal digits.
 pub(super) fn decimal(number: u64, out: &mut Vec<u8>) {
-    let (mut digits, mut at, mut rest) = ([0; 20], 20, number);
-    loop {
-        at -= 1;
-        digits[at] = b'0' + (rest % 10) as u8;
-        rest /= 10;
-        if rest == 0 {
-            break;
-        }
-    }
-    let length = 20 - at;
+    let mut buffer = itoa::Buffer::new();
+    let digits = buffer.format(number);
     out.push(b'$');
-    if length >= 10 {
-        out.push(b'0' + (length / 10) as u8);
-    }
-    out.push(b'0' + (length % 10) as u8);
+    out.extend_from_slice(itoa::Buffer::new().format(digits.len()).as_bytes());
     out.extend_from_slice(b"\r\n");
-    out.extend_from_slice(&digits[at..]);
+    out.extend_from_slice(digits.as_bytes());
     out.extend_from_slice(b"\r\n");
 }
 
@@ -99,8 +86,7 @@ impl Script for Batches {
         out.extend_from_slice(&self.head);
         let mut last = 0;
         for _ in 0..self.batch {
-            self.random = random(self.random);
-            last = random(self.random % self.keys);
+            last = self.keys.draw();
             match self.ask {
                 Ask::Lookup => out.extend_from_slice(&last.to_le_bytes()),
                 Ask::TableMget | Ask::Mget => decimal(last, out),

@@ -379,21 +379,7 @@ pub(super) enum Version {
 
 pub(super) fn head(out: &mut Vec<u8>, kind: u8, number: i64) {
     out.push(kind);
-    let mut digits = [0; 20];
-    let mut at = digits.len();
-    let mut rest = number.unsigned_abs();
-    loop {
-        at -= 1;
-        digits[at] = b'0' + (rest % 10) as u8;
-        rest /= 10;
-        if rest == 0 {
-            break;
-        }
-    }
-    if number < 0 {
-        out.push(b'-');
-    }
-    out.extend_from_slice(&digits[at..]);
+    out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
     out.extend_from_slice(b"\r\n");
 }
 

@@ -9,7 +9,7 @@ use crate::api::changes::interest;
 use crate::engine::Engine;
 use crate::watch::{Interest, WatchEnd, Watcher};
 use bytes::Bytes;
-use quoin_core::kv::{change_to_key_value, watch_bounds};
+use quoin_core::kv::change_to_key_value;
 use quoin_core::store::prefix_end;
 use std::collections::BTreeSet;
 
@@ -44,7 +44,7 @@ impl Notices {
             // A pattern that is vague about the channel's own name is about all keys.
             let prefix = glob::literal_prefix(pattern).strip_prefix(CHANNELS).unwrap_or_default();
             match prefix {
-                [] => all_keys(),
+                [] => interest(b"\0", b"\0"),
                 prefix => {
                     let end = prefix_end(prefix);
                     interest(prefix, if end.is_empty() { b"\0" } else { &end })
@@ -91,12 +91,5 @@ impl Notices {
             let (pattern, channel) = (Reply::Bulk(pattern.clone()), Reply::Bulk(channel.clone()));
             messages.push(Reply::Push(vec![Reply::text("pmessage"), pattern, channel, what()]));
         }
-    }
-}
-
-fn all_keys() -> Interest {
-    match watch_bounds(b"\0", b"\0") {
-        (from, Some(to)) => Interest::range(from, to),
-        (key, None) => Interest::key(key),
     }
 }
