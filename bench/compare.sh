@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# Quoin beside what it replaces: the same client, interleaved rounds in one run. Prints medians, and ratios to the peer.
-#   kv, route    three replicas, and three members of etcd (needs Go to build it)
-#   resp, table  one replica, three replicas, and a Redis (needs redis-server)
-# usage: bench/compare.sh [kv|route|resp|table] [DIR]        ROUNDS (3) and SECONDS_PER_CASE (5) from the environment
+# Compares Quoin with what it replaces: the same client, interleaved rounds in one run. Prints medians and
+# ratios to the peer.
+#   kv, route    three replicas beside three etcd members (needs Go to build etcd)
+#   resp, table  one replica and three replicas beside Redis (needs redis-server)
+# usage: bench/compare.sh [kv|route|resp|table] [DIR]
+# Takes ROUNDS (3) and SECONDS_PER_CASE (5) from the environment.
 set -euo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)
 quoin=${QUOIN_BIN:-$here/target/release/quoin}
@@ -18,14 +20,14 @@ kv | route)
     ;;
 resp | table)
     names=(quoin quoin3 redis)
-    command -v redis-server >/dev/null || { echo "redis-server is not there: apt-get install redis-server" >&2; exit 1; }
+    command -v redis-server >/dev/null || { echo "redis-server is not installed: apt-get install redis-server" >&2; exit 1; }
     ;;
-*) echo "no comparison is called $face: kv, route, resp or table" >&2; exit 1 ;;
+*) echo "there is no comparison $face: choose kv, route, resp or table" >&2; exit 1 ;;
 esac
 running=
 trap '[ -z "$running" ] || { kill "$running" 2>/dev/null || true; wait "$running" 2>/dev/null || true; }' EXIT
 
-start() { # NAME: starts it on an empty folder; the others must not take the processor meanwhile
+start() { # NAME: starts it on an empty folder; nothing else runs meanwhile
     rm -rf "$dir/$1" "$dir/$1.json"
     local replicas=3
     [ "$1" != quoin ] || [ "${names[1]}" = etcd ] || replicas=1
@@ -50,7 +52,7 @@ start() { # NAME: starts it on an empty folder; the others must not take the pro
 }
 stop() { kill "$running"; wait "$running" 2>/dev/null || true; running=; sleep 1; }
 
-whom() { # NAME: where it is, as options
+whom() { # NAME: its addresses, as options
     if [ "$1" = redis ]; then
         echo "--endpoints 127.0.0.1:$redis_port --server-pids $running"
     else
@@ -72,7 +74,7 @@ resp_cases() { # NAME ROUND
     done
 }
 
-table() { # NAME ROUND API BATCH CLIENTS PIPELINE OPTIONS...: one key or many, of a million
+table() { # NAME ROUND API BATCH CLIENTS PIPELINE OPTIONS...: looks up BATCH of a million keys at a time
     local case=batch
     [ "$4" != 1 ] || case=single
     # shellcheck disable=SC2046 # several words
@@ -80,7 +82,7 @@ table() { # NAME ROUND API BATCH CLIENTS PIPELINE OPTIONS...: one key or many, o
         --warm-up 1 --json "${@:7}" >"$dir/result-$1-$2-$3.$4.p$6-$5.json"
 }
 
-table_cases() { # NAME ROUND: in a Redis all is MGET or GET; it stands beside both of ours
+table_cases() { # NAME ROUND: Redis answers MGET or GET, and is compared with both of our commands
     local api apis=(lookup mget) fill=(--fill "$dir/sample")
     [ "$1" != redis ] || apis=(redis)
     for api in "${apis[@]}"; do
@@ -100,7 +102,7 @@ measure() { # NAME ROUND CASE CLIENTS CONNECTIONS
         --warm-up 2 --keys 20000 --value-bytes 1024 --json >"$dir/result-$1-$2-$3-$4.json"
 }
 
-route() { # NAME ROUND CASE CLIENTS OPTIONS...: over its own protocol, or the same rules as keys of etcd
+route() { # NAME ROUND CASE CLIENTS OPTIONS...: over quoin.route.v1, or with the same rules as keys in etcd
     api=etcd
     [ "$1" = etcd ] || api=route
     "$quoin" bench route "$3" --api "$api" --endpoints-file "$dir/$1.json" --seconds "$seconds" --warm-up 2 --json \
@@ -159,7 +161,7 @@ for path in glob.glob(os.path.join(folder, "result-*.json")):
 median = lambda results, field: statistics.median(result[field] for result in results)
 
 def peer_of(case, last):
-    """What the peer did: of a table, whatever ours was asked over."""
+    """The peer's runs of a case. For tables, both of our commands compare with the peer's only one."""
     return runs.get((re.sub(r"^(lookup|mget)\.", "redis.", case), last), {}).get(peer)
 
 print(f"{'case':<22}{'of':>5} {'who':<7} {'/s':>9} {'ratio':>6} {'server us':>9} {'ratio':>6} {'client us':>9} "
@@ -174,5 +176,6 @@ for (case, last), by_name in sorted(runs.items()):
               f"{median(ours, 'p50_us') / 1e3:>7.2f} {median(ours, 'p99_us') / 1e3:>7.2f} "
               f"{median(ours, 'idle'):>5.0%} {median(ours, 'steal'):>5.0%}")
 errors = sum(run["errors"] for by_name in runs.values() for results in by_name.values() for run in results)
-print(f"{errors} errors. 'of': clients, in resp the requests of a pipeline; a table's case is api.keys.pipeline, with 51 open loop")
+print(f"{errors} errors. 'of': clients; for resp, requests per pipeline. A table's case is api.keys.pipeline; "
+      "with 51 clients it is open loop")
 PY

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""What one fdatasync costs here: appends of several sizes to a growing file, into one whose room is reserved, and into one
-that was written before. The three take turns, so that whatever else the machine does meets all of them.
+"""Measures one fdatasync on this disk: appends of several sizes to a growing file, to one with preallocated
+space, and to one that was written before. The three take turns, so that other load affects all of them.
 
-Usage: bench/fdatasync.py [FOLDER] (a folder on the disk in question). Prints milliseconds: first quartile, median, 99th
-percentile.
+Usage: bench/fdatasync.py [FOLDER] (a folder on the disk in question). Prints milliseconds: first quartile,
+median and 99th percentile.
 """
 import os
 import sys

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
-# The ledger's cases, then the same transfer in PostgreSQL 15, in one run: `quoin bench ledger` on one and three replicas.
-# usage: bench/ledger.sh [DIR]        SECONDS_PER_CASE (8) from the environment; needs Debian's postgresql-15
+# Compares the ledger with PostgreSQL 15: `quoin bench ledger` on one and three replicas, then the same transfer
+# in PostgreSQL.
+# usage: bench/ledger.sh [DIR]
+# Takes SECONDS_PER_CASE (8) from the environment. Needs Debian's postgresql-15.
 set -euo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)
 quoin=${QUOIN_BIN:-$here/target/release/quoin}
@@ -25,10 +27,10 @@ measure() { # CASE CLIENTS CONNECTIONS [MORE]
 for replicas in 1 3; do
     echo "== $replicas replica(s)"
     line=1
-    # Each case on fresh replicas: what one leaves behind must not be in the next one's figures.
+    # Each case runs on fresh replicas, so that no case affects the next one's figures.
     start "$replicas"; measure batch 4 4; stop
-    start "$replicas"; echo "all touch one account:"; measure batch 4 4 --hot; stop
-    start "$replicas"; echo "ids in no order:"; measure batch 4 4 --random-ids; stop
+    start "$replicas"; echo "all transfers touch one account:"; measure batch 4 4 --hot; stop
+    start "$replicas"; echo "ids in random order:"; measure batch 4 4 --random-ids; stop
     start "$replicas"; measure stream 2 2; stop
     start "$replicas"; measure single 32 8; stop
     start "$replicas"; for case in http-sync http-async http-journey-sync http-journey-async; do measure "$case" 100 4; done; stop

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs an etcd of N members on loopback until it is told to stop, for measuring beside Quoin.
+# Runs an etcd cluster of N members on loopback until it is killed.
 # usage: bench/peers/run-etcd.sh N DIR ENDPOINTS_FILE     (needs Go; the first run builds the server)
 set -euo pipefail
 members=$1 dir=$2 endpoints=$3

@@ -1,4 +1,4 @@
-// Command etcd runs the etcd server, for measuring it beside Quoin.
+// Command etcd runs the etcd server, for comparison with Quoin.
 package main
 
 import (

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# The same transfer in PostgreSQL 15, as one SQL function under pgbench, synchronous_commit on: a single server, no replica.
-# usage: bench/peers/postgres/run.sh      SECONDS_PER_CASE (10) and CLIENTS (100) from the environment
-# Needs Debian's postgresql-15. Everything is in a temporary folder, and the server listens on 127.0.0.1 only.
+# Measures the ledger's transfer in PostgreSQL 15: one SQL function under pgbench, synchronous_commit on, one
+# server, no replica. All data is in a temporary folder, and the server listens on 127.0.0.1 only.
+# usage: bench/peers/postgres/run.sh
+# Takes SECONDS_PER_CASE (10) and CLIENTS (100) from the environment. Needs Debian's postgresql-15.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 bin=${PG_BIN:-/usr/lib/postgresql/15/bin}
@@ -34,4 +35,4 @@ for case in transfer hot; do
     "$bin/pgbench" -h 127.0.0.1 -p "$port" -U bench -n -M extended -c "$clients" -j 2 -T "$seconds" \
         -f "$here/$case.sql" postgres 2>"$folder/pgbench.err" | grep -E 'tps|latency average|actually' || { head -3 "$folder/pgbench.err" >&2; exit 1; }
 done
-sql -At -c "select 'sum of what moved', sum(debits) - (sum(credits) - 10000 * 1000000000000::bigint) from accounts"
+sql -At -c "select 'sum over all accounts (must be 0)', sum(debits) - (sum(credits) - 10000 * 1000000000000::bigint) from accounts"

@@ -1,4 +1,4 @@
--- The same ledger transfer as one SQL function: idempotent by its id, double-entry, no overdraft, refusals recorded.
+-- The ledger's transfer as one SQL function: idempotent by id, double-entry, no overdraft, refusals recorded.
 create table accounts (
     id bigint primary key,
     currency text not null,
@@ -34,7 +34,7 @@ begin
         end if;
         return known;
     end if;
-    -- Always in the order of ids, so that two transfers never wait for each other.
+    -- Always in the order of ids, so that two transfers never deadlock.
     perform 1 from accounts where id in (p_debit, p_credit) order by id for update;
     select * into giver from accounts where id = p_debit;
     select * into taker from accounts where id = p_credit;
@@ -49,7 +49,7 @@ begin
             taker.credits - taker.debits + p_amount)
         on conflict (id) do nothing returning * into outcome;
     if outcome.id is null then
-        -- Another session was faster with the same id.
+        -- Another session has inserted the same id.
         select * into known from transfers where id = p_id;
         return known;
     end if;

@@ -1,8 +1,12 @@
-//! One thread, batches of 100 random keys that are there, 40-byte values copied into one buffer: nanoseconds of CPU per key.
+//! Measures lookups in process: nanoseconds of processor time per key. One thread looks up batches of 100
+//! random existing keys and copies the 40-byte values into one buffer.
 //!
-//! Usage: `cargo run --release -- KEYS FOLDER` (the folder takes 48 bytes per key and must not be on a slow disk).
-//! Three ways to find an entry of 48 bytes: ours (pilots in parts, the real file), the crate `ptr_hash`, and buckets with linear
-//! probing at 80% load, ordered by hash. The latter two have their entries in anonymous memory on the same pages as ours.
+//! Usage: `cargo run --release -- KEYS FOLDER`. The folder needs 48 bytes per key and must not be on a slow
+//! disk.
+//!
+//! Three ways to find an entry of 48 bytes are compared: ours (pilots in parts, a real file), the crate
+//! `ptr_hash`, and buckets ordered by hash with linear probing at 80% load. The latter two keep their entries
+//! in anonymous memory, once on 4 KiB pages and once on huge pages.
 
 use memmap2::{Advice, MmapMut};
 use ptr_hash::{PtrHash, PtrHashParams, bucket_fn::Linear, hash::StrongerIntHash};
@@ -44,7 +48,10 @@ fn ours(keys: &[u64], asked: &[u64], folder: &Path) -> anyhow::Result<()> {
         writer.append(&Part::build(&schema, keys, |position| &values[position])?)?;
     }
     let bytes = writer.finish()?.bytes;
-    println!("pilots: built in {:.0} ns/key, one thread, file of {bytes} bytes", per_key(began, keys.len()));
+    println!(
+        "pilots: built in {:.0} ns/key by one thread, a file of {bytes} bytes",
+        per_key(began, keys.len())
+    );
     for place in [Place::Mapped, Place::Huge] {
         let table = Table::new(vec![Shard::open(&file, Options { place, lock: false })?])?;
         measure(&format!("pilots, {place:?}"), asked, |batch, out| {
@@ -72,7 +79,9 @@ fn ptr_hash(keys: &[u64], asked: &[u64], huge: bool) -> anyhow::Result<()> {
             prefetch(&entries, places[next]);
             next += 1;
         });
-        (0..batch.len()).filter(|&at| copy(&entries, places[at], batch[at], &mut out[at * 40..at * 40 + 40])).count()
+        (0..batch.len())
+            .filter(|&at| copy(&entries, places[at], batch[at], &mut out[at * 40..at * 40 + 40]))
+            .count()
     });
     Ok(())
 }
@@ -84,7 +93,7 @@ fn probing(keys: &[u64], asked: &[u64], huge: bool) -> anyhow::Result<()> {
     hashes.sort_unstable();
     let mut free = 0;
     for (hash, key) in hashes {
-        // The hash stands for the key: mix is a bijection. Zero is an empty entry.
+        // The hash stands for the key, because mix is a bijection. Zero marks an empty entry.
         free = free.max(reduce(hash, homes) as usize);
         put(&mut entries, free, hash, key);
         free += 1;
@@ -124,7 +133,7 @@ fn per_key(began: u64, keys: usize) -> f64 {
     (cpu_ns() - began) as f64 / keys as f64
 }
 
-/// CPU time of this thread: what others do on the machine counts only by what it does to the caches.
+/// Processor time of this thread: other load on the machine counts only through its effect on the caches.
 fn cpu_ns() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64

@@ -1,0 +1,211 @@
+//! What the adapters of all protocols share: kv and system commands on their way through the engine, and
+//! reads that do not hold up others.
+
+use crate::error::{Error, Known};
+use quoin_core::history::Unavailable;
+use quoin_core::kv::Refusal;
+use quoin_core::{Command, Reply, Revision, Sequence, StoreError, history, kv, system};
+use quoin_engine::{Consistency, Engine, Limits, ReadView};
+use quoin_store::Pin;
+
+/// Applies a kv operation.
+///
+/// # Errors
+/// A refusal, or see [`Engine::propose`].
+pub(crate) async fn kv_operation(
+    engine: &Engine,
+    operation: kv::Operation,
+) -> Result<(Revision, kv::Response), Error> {
+    let command = operation.into_command();
+    check_size(engine, &command)?;
+    kv_reply(engine.propose(command).await?)
+}
+
+/// The response to a kv command, with the newest revision after it.
+///
+/// # Errors
+/// A refusal, or another face's reply.
+pub(crate) fn kv_reply(reply: Reply) -> Result<(Revision, kv::Response), Error> {
+    match reply {
+        Reply::Kv(kv::Reply { revision, result }) => Ok((revision, result?)),
+        other => Err(Error::unexpected_reply("kv", &other)),
+    }
+}
+
+/// The only place where refusals of the kv face become errors.
+impl From<Refusal> for Error {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::EmptyKey => Known::EmptyKey.into(),
+            Refusal::KeyNotFound => Known::KeyNotFound.into(),
+            Refusal::DuplicateKey => Known::DuplicateKey.into(),
+            Refusal::LeaseNotFound => Known::LeaseNotFound.into(),
+            Refusal::LeaseExists => Known::LeaseExists.into(),
+            Refusal::LeaseTtlTooLarge => Known::LeaseTtlTooLarge.into(),
+            Refusal::Unavailable(unavailable) => unavailable.into(),
+            Refusal::NoInteger | Refusal::Overflow => Self::precondition(refusal),
+            Refusal::ResponseTooLarge => Self::response_too_large(kv::REPLY_BYTES_MAX),
+            other => Self::fault(other),
+        }
+    }
+}
+
+/// Applies a system operation.
+///
+/// # Errors
+/// The revision to compact is unavailable, or see [`Engine::propose`].
+pub(crate) async fn system_operation(engine: &Engine, operation: system::Operation) -> Result<(), Error> {
+    match engine.propose(operation.into_command()).await? {
+        Reply::System(system::Reply::Done) => Ok(()),
+        Reply::System(system::Reply::Unavailable(unavailable)) => Err(unavailable.into()),
+        other => Err(Error::unexpected_reply("system", &other)),
+    }
+}
+
+/// Refuses a command above `limits.request_bytes_max`.
+pub(crate) fn check_size(engine: &Engine, command: &Command) -> Result<(), Error> {
+    if command.bytes.len() > engine.limits().request_bytes_max {
+        return Err(Known::RequestTooLarge.into());
+    }
+    Ok(())
+}
+
+/// Refuses a key above `limits.key_bytes_max`, which etcd does not have.
+pub(crate) fn check_key_length(bytes: usize, limits: &Limits) -> Result<(), Error> {
+    let max = limits.key_bytes_max;
+    if bytes > max {
+        return Err(Error::invalid(format_args!(
+            "a key of {bytes} bytes is too long, at most {max} are allowed (setting limits.key_bytes_max)"
+        )));
+    }
+    Ok(())
+}
+
+/// Refuses writes that may grow the store while space is short. Deletions and compaction go on.
+pub(crate) fn check_space(engine: &Engine) -> Result<(), Error> {
+    if engine.no_space() { Err(Known::NoSpace.into()) } else { Ok(()) }
+}
+
+/// A view of the state, as fresh as asked.
+///
+/// # Errors
+/// See [`quoin_engine::ReadError`].
+pub(crate) async fn read(engine: &Engine, consistency: Consistency) -> Result<ReadView, Error> {
+    Ok(engine.read(consistency).await?)
+}
+
+/// Reads a key at once, and a range on a thread that may block.
+///
+/// # Errors
+/// An unavailable revision, an answer above `limits.response_bytes_max`, a fault of the store.
+pub(crate) async fn range(
+    engine: &Engine,
+    view: ReadView,
+    request: kv::Range,
+) -> Result<kv::RangeReply, Error> {
+    let point = request.range_end.is_empty();
+    let bytes_max = engine.limits().response_bytes_max;
+    let read = move || read_range(&view, &request, bytes_max);
+    if point { read() } else { off_the_hot_path(read).await? }
+}
+
+/// Reads on this thread, at most `bytes_max` bytes of keys and values.
+///
+/// # Errors
+/// As [`range`].
+pub(crate) fn read_range(
+    view: &ReadView,
+    request: &kv::Range,
+    bytes_max: usize,
+) -> Result<kv::RangeReply, Error> {
+    let _held = hold(view, request.revision)?;
+    let reply = kv::range_bounded(view.view(), view.progress(), request, bytes_max)?;
+    reply.map_err(|refusal| match refusal {
+        Refusal::ResponseTooLarge => Error::response_too_large(bytes_max),
+        refusal => refusal.into(),
+    })
+}
+
+/// Reads a piece of a range, see [`kv::page`], on a thread that may block.
+///
+/// # Errors
+/// An unavailable revision, a fault of the store.
+pub(crate) async fn page(
+    view: ReadView,
+    request: kv::Range,
+    bytes_max: usize,
+) -> Result<kv::RangeReply, Error> {
+    off_the_hot_path(move || {
+        let _held = hold(&view, request.revision)?;
+        Ok(kv::page(view.view(), view.progress(), &request, bytes_max)??)
+    })
+    .await?
+}
+
+/// Keeps what is visible at an old revision from being compacted away while it is read.
+fn hold(view: &ReadView, revision: i64) -> Result<Option<Pin>, Error> {
+    match u64::try_from(revision) {
+        Ok(revision) if revision > 0 => Ok(Some(pinned(view, Revision(revision))??.0)),
+        _ => Ok(None),
+    }
+}
+
+/// The sequence that shows `revision`, kept from being compacted away while the pin lives.
+///
+/// # Errors
+/// The store failed.
+pub(crate) fn pinned(
+    view: &ReadView,
+    revision: Revision,
+) -> Result<Result<(Pin, Sequence), Unavailable>, StoreError> {
+    let sequence = match history::sequence_at(view.view(), view.progress(), revision)? {
+        Ok(sequence) => sequence,
+        Err(unavailable) => return Ok(Err(unavailable)),
+    };
+    let compacted = Unavailable::Compacted { compacted: view.progress().compacted };
+    Ok(view.store().pin(sequence).map(|pin| (pin, sequence)).map_err(|_| compacted))
+}
+
+/// Runs a long read on a thread that may block.
+///
+/// # Errors
+/// It panicked.
+pub(crate) async fn off_the_hot_path<T: Send + 'static>(
+    read: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Error> {
+    tokio::task::spawn_blocking(read).await.map_err(Error::fault)
+}
+
+/// As [`off_the_hot_path`], for a read that can meet a fault of the store.
+///
+/// # Errors
+/// It panicked, or the store failed.
+pub(crate) async fn long_read<T: Send + 'static>(
+    read: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
+) -> Result<T, Error> {
+    Ok(off_the_hot_path(read).await??)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_become_etcds_errors_where_etcd_has_one() {
+        let compacted = Unavailable::Compacted { compacted: Revision(5) };
+        let future = Unavailable::Future { newest: Revision(5) };
+        for (refusal, expected) in [
+            (Refusal::EmptyKey, Known::EmptyKey),
+            (Refusal::KeyNotFound, Known::KeyNotFound),
+            (Refusal::DuplicateKey, Known::DuplicateKey),
+            (Refusal::LeaseNotFound, Known::LeaseNotFound),
+            (Refusal::LeaseExists, Known::LeaseExists),
+            (Refusal::LeaseTtlTooLarge, Known::LeaseTtlTooLarge),
+            (compacted.into(), Known::Compacted),
+            (future.into(), Known::FutureRevision),
+        ] {
+            let error = Error::from(refusal);
+            assert!(matches!(error, Error::Etcd(known) if known == expected), "{refusal:?}: {error:?}");
+        }
+    }
+}

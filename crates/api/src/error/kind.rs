@@ -1,0 +1,28 @@
+//! Kinds of refusals, which every wire renders in its own way.
+
+/// What is wrong with a refused request, in gRPC's terms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// The request is wrong in any state.
+    InvalidArgument,
+    /// The subject does not exist.
+    NotFound,
+    /// What the request would create exists.
+    AlreadyExists,
+    /// The state does not allow it.
+    FailedPrecondition,
+    /// A concurrent change came first.
+    Aborted,
+    /// The revision asked for is in the future or compacted.
+    OutOfRange,
+    /// The answer would be too large, or space is used up.
+    ResourceExhausted,
+    /// Not here or not now: try another replica, or later.
+    Unavailable,
+    /// Not in this version.
+    Unimplemented,
+    /// The client has disconnected.
+    Cancelled,
+    /// etcd gives no reason.
+    Unknown,
+}

@@ -1,0 +1,242 @@
+//! One watch of a stream: takes events from the hub and turns them into etcd's answers.
+
+use super::header::{header, signed};
+use super::translate;
+use crate::commands::long_read;
+use crate::error::Error;
+use crate::grpc::outbound::Answers;
+use prost::Message;
+use quoin_core::{Change, Event, Revision, Sequence, StoreError, kv};
+use quoin_engine::Engine;
+use quoin_engine::watch::{WatchEnd, Watcher};
+use quoin_proto::etcdserverpb::WatchResponse;
+use quoin_proto::mvccpb;
+use quoin_proto::mvccpb::event::EventType;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, interval_at};
+
+/// How often a watch that asked for it gets progress while nothing happens.
+const PROGRESS_PERIOD: Duration = Duration::from_secs(60);
+/// Maximum changes whose previous values are read on the task's own thread; more are read on one that may
+/// block.
+const LOOKUPS_IN_PLACE_MAX: usize = 64;
+
+/// A message from the stream to a watch.
+pub(super) enum Control {
+    /// End.
+    Cancel,
+    /// Say up to which revision everything was delivered.
+    Progress(oneshot::Sender<Revision>),
+}
+
+/// What a watch shall send.
+#[derive(Clone, Copy)]
+pub(super) struct Options {
+    pub(super) id: i64,
+    pub(super) without_puts: bool,
+    pub(super) without_deletions: bool,
+    pub(super) previous: bool,
+    pub(super) fragment: bool,
+    pub(super) progress: bool,
+}
+
+/// A watch.
+pub(super) struct Feed {
+    engine: Engine,
+    options: Options,
+    watcher: Watcher,
+    responses: Answers<WatchResponse>,
+}
+
+impl Feed {
+    pub(super) fn new(
+        engine: Engine,
+        options: Options,
+        watcher: Watcher,
+        responses: Answers<WatchResponse>,
+    ) -> Self {
+        Self { engine, options, watcher, responses }
+    }
+
+    /// Delivers until it is canceled, cannot go on, or the client has left.
+    pub(super) async fn run(mut self, mut commands: mpsc::Receiver<Control>) {
+        let mut quiet = interval_at(Instant::now() + PROGRESS_PERIOD, PROGRESS_PERIOD);
+        loop {
+            let delivered = tokio::select! {
+                taken = self.watcher.next() => {
+                    quiet.reset();
+                    match taken {
+                        Ok(events) => self.deliver(events).await,
+                        Err(end) => return self.end(end).await,
+                    }
+                }
+                command = commands.recv() => match command {
+                    Some(Control::Progress(answer)) => {
+                        // This fails if the stream has ended.
+                        let _ = answer.send(self.watcher.position());
+                        Ok(())
+                    }
+                    Some(Control::Cancel) => return self.canceled().await,
+                    None => return,
+                },
+                // As in etcd, only a watch that has caught up gets progress; the others will get events.
+                _ = quiet.tick(), if self.options.progress => match self.watcher.is_synced() {
+                    true => self.send(self.response(self.watcher.position())).await,
+                    false => Ok(()),
+                },
+            };
+            if delivered.is_err() {
+                return;
+            }
+        }
+    }
+
+    fn response(&self, revision: Revision) -> WatchResponse {
+        let header = Some(header(&self.engine, revision));
+        WatchResponse { header, watch_id: self.options.id, ..WatchResponse::default() }
+    }
+
+    async fn send(&self, response: WatchResponse) -> Result<(), ()> {
+        self.responses.send(Ok(response)).await.map_err(drop)
+    }
+
+    async fn canceled(&self) {
+        let response = self.response(self.engine.hub().newest());
+        // This fails if the client has left.
+        let _ = self.send(WatchResponse { canceled: true, ..response }).await;
+    }
+
+    async fn end(&self, end: WatchEnd) {
+        let response = self.response(self.engine.hub().newest());
+        let compact_revision = match &end {
+            WatchEnd::Compacted { compacted } => signed(compacted.0),
+            _ => 0,
+        };
+        let cancel_reason = Error::from(end).to_string();
+        let response = WatchResponse { canceled: true, compact_revision, cancel_reason, ..response };
+        // This fails if the client has left.
+        let _ = self.send(response).await;
+    }
+
+    async fn deliver(&self, events: Vec<Arc<Event>>) -> Result<(), ()> {
+        let Some(newest) = events.last().map(|event| event.revision) else { return Ok(()) };
+        let events = match self.translated(events).await {
+            Ok(events) => events,
+            Err(error) => {
+                let reason = error.to_string();
+                let response =
+                    WatchResponse { canceled: true, cancel_reason: reason, ..self.response(newest) };
+                // The watch is over either way.
+                let _ = self.send(response).await;
+                return Err(());
+            }
+        };
+        if events.is_empty() {
+            return Ok(());
+        }
+        let response = WatchResponse { events, ..self.response(newest) };
+        if !self.options.fragment {
+            return self.send(response).await;
+        }
+        for piece in fragments(response, self.engine.limits().request_bytes_max) {
+            self.send(piece).await?;
+        }
+        Ok(())
+    }
+
+    /// The changes of `events` as the client sees them.
+    async fn translated(&self, events: Vec<Arc<Event>>) -> Result<Vec<mvccpb::Event>, Error> {
+        let changes: usize = events.iter().map(|event| event.changes.len()).sum();
+        let long = self.options.previous && changes > LOOKUPS_IN_PLACE_MAX;
+        let (engine, options) = (self.engine.clone(), self.options);
+        let translate = move || {
+            let mut translated = Vec::with_capacity(changes);
+            for event in &events {
+                for change in &event.changes {
+                    translated.extend(change_event(&engine, options, event, change)?);
+                }
+            }
+            Ok(translated)
+        };
+        if long { long_read(translate).await } else { Ok(translate()?) }
+    }
+}
+
+/// A change as clients see it; `None` if it is filtered out.
+fn change_event(
+    engine: &Engine,
+    options: Options,
+    event: &Event,
+    change: &Change,
+) -> Result<Option<mvccpb::Event>, StoreError> {
+    let deleted = change.value.is_none();
+    if (deleted && options.without_deletions) || (!deleted && options.without_puts) {
+        return Ok(None);
+    }
+    let Some(kv) = kv::change_to_key_value(change, event.revision)? else { return Ok(None) };
+    let was_there = deleted || kv.version > 1;
+    let previous = if options.previous && was_there { previous(engine, event, change)? } else { None };
+    let kind = if deleted { EventType::Delete } else { EventType::Put };
+    Ok(Some(mvccpb::Event {
+        r#type: kind.into(),
+        kv: Some(translate::key_value(kv)),
+        prev_kv: previous.map(translate::key_value),
+    }))
+}
+
+/// The previous value of a key; as in etcd also `None` if it is compacted.
+fn previous(engine: &Engine, event: &Event, change: &Change) -> Result<Option<kv::KeyValue>, StoreError> {
+    let before = Sequence(event.sequence.0.saturating_sub(1));
+    let latest = engine.latest();
+    let Ok(_pin) = latest.store().pin(before) else { return Ok(None) };
+    let value = latest.view().at(before).get(&change.key)?;
+    if value.is_none() {
+        return Ok(None);
+    }
+    kv::change_to_key_value(&Change { key: change.key.clone(), value }, event.revision)
+}
+
+/// Splits an answer above `bytes_max` between its events.
+fn fragments(response: WatchResponse, bytes_max: usize) -> Vec<WatchResponse> {
+    let empty = WatchResponse { events: Vec::new(), fragment: true, ..response };
+    let mut pieces = Vec::new();
+    let mut piece = empty.clone();
+    let mut bytes = 0;
+    for event in response.events {
+        let size = event.encoded_len();
+        if bytes + size > bytes_max && !piece.events.is_empty() {
+            pieces.push(std::mem::replace(&mut piece, empty.clone()));
+            bytes = 0;
+        }
+        bytes += size;
+        piece.events.push(event);
+    }
+    piece.fragment = false;
+    pieces.push(piece);
+    pieces
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(value: usize) -> mvccpb::Event {
+        let kv = mvccpb::KeyValue { key: "k".into(), value: vec![7; value].into(), ..Default::default() };
+        mvccpb::Event { kv: Some(kv), ..Default::default() }
+    }
+
+    #[test]
+    fn a_large_answer_is_split_between_events_and_only_the_last_piece_ends_it() {
+        let sizes = [10, 400, 400, 2000, 5, 5];
+        let events = sizes.map(event).to_vec();
+        let whole = WatchResponse { watch_id: 3, events: events.clone(), ..Default::default() };
+        let pieces = fragments(whole.clone(), 1000);
+        let shape: Vec<_> = pieces.iter().map(|piece| (piece.events.len(), piece.fragment)).collect();
+        assert_eq!(shape, [(3, true), (1, true), (2, false)]);
+        assert!(pieces.iter().all(|piece| piece.watch_id == 3));
+        assert_eq!(pieces.into_iter().flat_map(|piece| piece.events).collect::<Vec<_>>(), events);
+        assert_eq!(fragments(whole.clone(), 1 << 20), vec![whole]);
+    }
+}

@@ -1,0 +1,202 @@
+//! etcd's `KV`: keys and values.
+
+use super::header::{header, header_at};
+use super::{translate, validate};
+use crate::commands::{check_key_length, check_space, kv_operation, page, range, read, system_operation};
+use crate::consistency;
+use crate::error::{Error, Known};
+use crate::grpc::outbound::{self, AnswerStream, Answers};
+use crate::life::Life;
+use quoin_core::kv::{Operation, Refusal, Response as Done, Txn};
+use quoin_core::{kv, system};
+use quoin_engine::{Engine, ReadView};
+use quoin_proto::etcdserverpb::kv_server;
+use quoin_proto::etcdserverpb::{
+    CompactionRequest, CompactionResponse, DeleteRangeRequest, DeleteRangeResponse, PutRequest, PutResponse,
+    RangeRequest, RangeResponse, RangeStreamResponse, TxnRequest, TxnResponse,
+};
+use tonic::{Request, Response, Status};
+
+/// The service.
+pub(crate) struct Kv {
+    engine: Engine,
+    life: Life,
+}
+
+impl Kv {
+    pub(crate) fn new(engine: Engine, life: Life) -> Self {
+        Self { engine, life }
+    }
+
+    async fn view_for(&self, request: &RangeRequest) -> Result<ReadView, Error> {
+        validate::range(request)?;
+        read(&self.engine, consistency::of_flag(request.serializable)).await
+    }
+}
+
+#[tonic::async_trait]
+impl kv_server::Kv for Kv {
+    async fn range(&self, request: Request<RangeRequest>) -> Result<Response<RangeResponse>, Status> {
+        let request = request.into_inner();
+        let view = self.view_for(&request).await?;
+        let header = header_at(&self.engine, view.progress());
+        let reply = range(&self.engine, view, translate::range(request)).await?;
+        Ok(Response::new(translate::range_response(header, reply)))
+    }
+
+    type RangeStreamStream = AnswerStream<RangeStreamResponse>;
+
+    async fn range_stream(
+        &self,
+        request: Request<RangeRequest>,
+    ) -> Result<Response<Self::RangeStreamStream>, Status> {
+        let request = request.into_inner();
+        let view = self.view_for(&request).await?;
+        let engine = self.engine.clone();
+        Ok(Response::new(outbound::spawn(&self.life, 1, |answers| {
+            send_range(engine, view, translate::range(request), answers)
+        })))
+    }
+
+    async fn put(&self, request: Request<PutRequest>) -> Result<Response<PutResponse>, Status> {
+        let request = request.into_inner();
+        validate::put(&request)?;
+        check_key_length(request.key.len(), self.engine.limits())?;
+        check_space(&self.engine)?;
+        let operation = Operation::Put(translate::put(request));
+        match kv_operation(&self.engine, operation).await? {
+            (revision, Done::Put(previous)) => Ok(Response::new(PutResponse {
+                header: Some(header(&self.engine, revision)),
+                prev_kv: previous.map(translate::key_value),
+            })),
+            (_, other) => Err(Error::unexpected_reply("kv", &other).into()),
+        }
+    }
+
+    async fn delete_range(
+        &self,
+        request: Request<DeleteRangeRequest>,
+    ) -> Result<Response<DeleteRangeResponse>, Status> {
+        let request = request.into_inner();
+        validate::delete(&request)?;
+        let operation = Operation::Delete(translate::delete(request));
+        match kv_operation(&self.engine, operation).await? {
+            (revision, Done::Delete { deleted, prev_kvs }) => Ok(Response::new(DeleteRangeResponse {
+                header: Some(header(&self.engine, revision)),
+                deleted,
+                prev_kvs: translate::key_values(prev_kvs),
+            })),
+            (_, other) => Err(Error::unexpected_reply("kv", &other).into()),
+        }
+    }
+
+    async fn txn(&self, request: Request<TxnRequest>) -> Result<Response<TxnResponse>, Status> {
+        let request = request.into_inner();
+        validate::txn(&request, self.engine.limits())?;
+        let txn = translate::txn(request)?;
+        kv::check_txn(&txn).map_err(|refusal| match refusal {
+            // All else that is malformed was refused before: only the depth is left.
+            Refusal::Malformed => Known::TooManyOperations.into(),
+            refusal => Error::from(refusal),
+        })?;
+        if writes_values(&txn) {
+            check_space(&self.engine)?;
+        }
+        match kv_operation(&self.engine, Operation::Txn(txn)).await? {
+            (revision, Done::Txn { succeeded, responses }) => {
+                let header = header(&self.engine, revision);
+                Ok(Response::new(translate::txn_response(header, revision, succeeded, responses)?))
+            }
+            (_, other) => Err(Error::unexpected_reply("kv", &other).into()),
+        }
+    }
+
+    /// `physical` has no effect: compacted revisions cannot be read once this is answered, and the store
+    /// frees their space as it merges its tables.
+    async fn compact(
+        &self,
+        request: Request<CompactionRequest>,
+    ) -> Result<Response<CompactionResponse>, Status> {
+        let revision = request.into_inner().revision;
+        let revision = u64::try_from(revision).map_err(|_| Error::Etcd(Known::Compacted))?;
+        system_operation(&self.engine, system::Operation::Compact(revision)).await?;
+        let header = header_at(&self.engine, self.engine.latest().progress());
+        Ok(Response::new(CompactionResponse { header: Some(header) }))
+    }
+}
+
+/// True if a transaction may grow the store.
+fn writes_values(txn: &Txn) -> bool {
+    use kv::txn_operation::Step;
+    txn.success.iter().chain(&txn.failure).any(|operation| match &operation.step {
+        Some(Step::Put(_)) => true,
+        Some(Step::Txn(txn)) => writes_values(txn),
+        _ => false,
+    })
+}
+
+/// Maximum keys in a message of a range stream.
+const KEYS_PER_MESSAGE: usize = 1000;
+/// Bytes of keys and values in a message; the key that exceeds this is its last.
+const MESSAGE_BYTES: usize = 1 << 20;
+
+/// Sends a range in pieces. In key order and without bounds on revisions it is also read in pieces, so that
+/// memory is bounded; otherwise the whole range is sorted or filtered first, within the bound on one answer.
+async fn send_range(
+    engine: Engine,
+    view: ReadView,
+    mut request: kv::Range,
+    answers: Answers<RangeStreamResponse>,
+) -> Result<(), Error> {
+    let header = header_at(&engine, view.progress());
+    let mut last = RangeResponse { header: Some(header), ..RangeResponse::default() };
+    if !in_pieces(&request) {
+        let reply = range(&engine, view, request).await?;
+        (last.more, last.count) = (reply.more, reply.count);
+        let mut kvs = translate::key_values(reply.kvs).into_iter();
+        loop {
+            let piece: Vec<_> = kvs.by_ref().take(KEYS_PER_MESSAGE).collect();
+            if piece.is_empty() {
+                break;
+            }
+            send(&answers, RangeResponse { kvs: piece, ..RangeResponse::default() }).await?;
+        }
+        return send(&answers, last).await;
+    }
+    let count = kv::Range { count_only: true, ..request.clone() };
+    last.count = range(&engine, view.clone(), count).await?.count;
+    // All pieces are of this sequence, which is kept for as long as the client takes.
+    let held = view.store().pin(view.progress().sequence).map_err(|_| Error::Etcd(Known::Compacted))?;
+    let mut left = if request.limit > 0 { request.limit } else { i64::MAX };
+    last.more = true;
+    while last.more && left > 0 {
+        request.limit = left.min(KEYS_PER_MESSAGE as i64);
+        let reply = page(view.clone(), request.clone(), MESSAGE_BYTES).await?;
+        last.more = reply.more;
+        left -= reply.count;
+        let Some(end) = reply.kvs.last().map(|kv| kv.key.clone()) else { break };
+        request.key = [&end[..], b"\0"].concat().into();
+        let piece = RangeResponse { kvs: translate::key_values(reply.kvs), ..RangeResponse::default() };
+        send(&answers, piece).await?;
+    }
+    drop(held);
+    send(&answers, last).await
+}
+
+/// True if the answer is in key order and leaves out no key.
+fn in_pieces(request: &kv::Range) -> bool {
+    let bounds = [
+        request.min_mod_revision,
+        request.max_mod_revision,
+        request.min_create_revision,
+        request.max_create_revision,
+    ];
+    let key_order =
+        request.sort_order() != kv::SortOrder::Descend && request.sort_target() == kv::SortTarget::Key;
+    key_order && !request.range_end.is_empty() && !request.count_only && bounds == [0; 4]
+}
+
+async fn send(answers: &Answers<RangeStreamResponse>, response: RangeResponse) -> Result<(), Error> {
+    let message = RangeStreamResponse { range_response: Some(response) };
+    answers.send(Ok(message)).await.map_err(|_| Error::disconnected())
+}

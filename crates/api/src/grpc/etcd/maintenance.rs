@@ -1,0 +1,284 @@
+//! etcd's `Maintenance`: what operators ask of a replica or of the cluster.
+
+use super::header::{API_VERSION, header_at, signed};
+use crate::commands::{long_read, off_the_hot_path, read, system_operation};
+use crate::error::{Error, Known};
+use crate::grpc::outbound::{self, AnswerStream, Answers, send_blocking};
+use bytes::Bytes;
+use quoin_core::store::Order;
+use quoin_core::system::{self, AlarmKind};
+use quoin_core::{Face, Revision, StoreError, View, history};
+use quoin_engine::{Consistency, Engine, ReadView};
+use quoin_proto::etcdserverpb as pb;
+use quoin_proto::etcdserverpb::alarm_request::AlarmAction;
+use quoin_proto::etcdserverpb::downgrade_request::DowngradeAction;
+use quoin_proto::etcdserverpb::maintenance_server;
+use sha2::{Digest, Sha256};
+use tonic::{Request, Response, Status};
+
+/// Maximum messages of a snapshot that wait for a slow client; then reading the store waits.
+const SNAPSHOT_MESSAGES_MAX: usize = 4;
+/// Maximum bytes in a message of a snapshot.
+const SNAPSHOT_MESSAGE_BYTES: usize = 256 << 10;
+/// etcd's tools take a file for a snapshot with a checksum if its length is a multiple of this plus a
+/// SHA-256.
+const SNAPSHOT_PADDING: usize = 512;
+
+/// The service.
+pub(crate) struct Maintenance {
+    engine: Engine,
+}
+
+impl Maintenance {
+    pub(crate) fn new(engine: Engine) -> Self {
+        Self { engine }
+    }
+
+    fn header(&self) -> Option<pb::ResponseHeader> {
+        Some(header_at(&self.engine, self.engine.latest().progress()))
+    }
+
+    async fn alarms(&self) -> Result<Vec<system::Alarm>, Error> {
+        let view = read(&self.engine, Consistency::Linearizable).await?;
+        Ok(system::alarms(view.view())?)
+    }
+
+    /// The problems that this replica knows of.
+    fn problems(&self, leader: u64) -> Result<Vec<String>, Error> {
+        let leaderless = (leader == 0).then(|| Known::NoLeader.text().to_owned());
+        let alarms = system::alarms(self.engine.latest().view())?.into_iter().map(|alarm| {
+            let kind = pb::AlarmType::try_from(alarm.kind).unwrap_or_default();
+            format!("memberID:{} alarm:{}", alarm.member, kind.as_str_name())
+        });
+        Ok(leaderless.into_iter().chain(alarms).collect())
+    }
+}
+
+#[tonic::async_trait]
+impl maintenance_server::Maintenance for Maintenance {
+    async fn alarm(&self, request: Request<pb::AlarmRequest>) -> Result<Response<pb::AlarmResponse>, Status> {
+        let request = request.into_inner();
+        let Ok(action) = AlarmAction::try_from(request.action) else {
+            return Err(
+                Error::invalid(format_args!("alarm action {} is not one of etcd's", request.action)).into()
+            );
+        };
+        let Ok(kind) = AlarmKind::try_from(request.alarm) else {
+            return Err(Error::invalid(format_args!("alarm {} is not one of etcd's", request.alarm)).into());
+        };
+        let wanted = |alarm: &system::Alarm| kind == AlarmKind::None || alarm.kind() == kind;
+        let alarm = system::Alarm { member: request.member_id, kind: kind.into() };
+        let alarms = match action {
+            AlarmAction::Get => self.alarms().await?.into_iter().filter(wanted).collect(),
+            // As in etcd: without an alarm there is nothing to do.
+            AlarmAction::Activate | AlarmAction::Deactivate if kind == AlarmKind::None => Vec::new(),
+            AlarmAction::Activate => {
+                system_operation(&self.engine, system::Operation::RaiseAlarm(alarm.clone())).await?;
+                vec![alarm]
+            }
+            AlarmAction::Deactivate => {
+                let raised = self.alarms().await?.into_iter();
+                let meant = |raised: &system::Alarm| raised.kind == alarm.kind && covers(&alarm, raised);
+                let cleared: Vec<_> = raised.filter(meant).collect();
+                for alarm in &cleared {
+                    system_operation(&self.engine, system::Operation::ClearAlarm(alarm.clone())).await?;
+                }
+                cleared
+            }
+        };
+        let alarms = alarms.into_iter().map(alarm_member).collect();
+        Ok(Response::new(pb::AlarmResponse { header: self.header(), alarms }))
+    }
+
+    async fn status(&self, _: Request<pb::StatusRequest>) -> Result<Response<pb::StatusResponse>, Status> {
+        let status = self.engine.status();
+        let errors = self.problems(status.raft.leader)?;
+        let bytes = signed(status.store_bytes);
+        let mut response = Response::new(pb::StatusResponse {
+            header: Some(header_at(&self.engine, &status.progress)),
+            version: API_VERSION.to_owned(),
+            db_size: bytes,
+            leader: status.raft.leader,
+            raft_index: status.raft.committed.max(status.progress.index.0),
+            raft_term: status.raft.term,
+            raft_applied_index: status.progress.index.0,
+            errors,
+            db_size_in_use: bytes,
+            is_learner: status.raft.learners.contains(&status.id),
+            storage_version: API_VERSION.to_owned(),
+            db_size_quota: signed(self.engine.space()),
+            downgrade_info: Some(pb::DowngradeInfo::default()),
+        });
+        // etcd's clients act on the version in the answer; this one is for people.
+        response
+            .metadata_mut()
+            .insert("quoin-version", tonic::metadata::MetadataValue::from_static(env!("CARGO_PKG_VERSION")));
+        Ok(response)
+    }
+
+    async fn defragment(
+        &self,
+        _: Request<pb::DefragmentRequest>,
+    ) -> Result<Response<pb::DefragmentResponse>, Status> {
+        tracing::info!(
+            "defragment: nothing to do; the store frees space as it merges its tables, and has no file that only grows"
+        );
+        Ok(Response::new(pb::DefragmentResponse { header: self.header() }))
+    }
+
+    async fn hash(&self, _: Request<pb::HashRequest>) -> Result<Response<pb::HashResponse>, Status> {
+        let view = self.engine.latest();
+        let header = Some(header_at(&self.engine, view.progress()));
+        let hash = long_read(move || hash_of(view.view(), b"", b"")).await?;
+        Ok(Response::new(pb::HashResponse { header, hash }))
+    }
+
+    async fn hash_kv(
+        &self,
+        request: Request<pb::HashKvRequest>,
+    ) -> Result<Response<pb::HashKvResponse>, Status> {
+        let revision = request.into_inner().revision;
+        let view = self.engine.latest();
+        let header = Some(header_at(&self.engine, view.progress()));
+        let compact_revision = signed(view.progress().compacted.0);
+        let revision = match u64::try_from(revision) {
+            Ok(0) => view.progress().revision,
+            Ok(revision) => Revision(revision),
+            Err(_) => return Err(Known::Compacted.into()),
+        };
+        let hash = off_the_hot_path(move || hash_at(&view, revision)).await??;
+        let hash_revision = signed(revision.0);
+        Ok(Response::new(pb::HashKvResponse { header, hash, compact_revision, hash_revision }))
+    }
+
+    type SnapshotStream = AnswerStream<pb::SnapshotResponse>;
+
+    /// The blob is in Quoin's format: the chunks of [`quoin_store::snapshot`], zeros up to a multiple of 512
+    /// bytes, and the SHA-256 of both.
+    async fn snapshot(
+        &self,
+        _: Request<pb::SnapshotRequest>,
+    ) -> Result<Response<Self::SnapshotStream>, Status> {
+        let view = self.engine.latest();
+        let header = header_at(&self.engine, view.progress());
+        Ok(Response::new(outbound::spawn_blocking(SNAPSHOT_MESSAGES_MAX, move |answers| {
+            send_snapshot(&view, Blob { answers, header, sha: Sha256::new(), bytes: 0 })
+        })))
+    }
+
+    async fn move_leader(
+        &self,
+        request: Request<pb::MoveLeaderRequest>,
+    ) -> Result<Response<pb::MoveLeaderResponse>, Status> {
+        let target = request.into_inner().target_id;
+        let raft = self.engine.raft();
+        if !raft.is_leader {
+            return Err(Known::NotLeader.into());
+        }
+        if !raft.voters.contains(&target) {
+            return Err(Known::BadTransferee.into());
+        }
+        if target != self.engine.id() {
+            self.engine.transfer_leader(target).await.map_err(|_| Error::Etcd(Known::TimedOut))?;
+        }
+        Ok(Response::new(pb::MoveLeaderResponse { header: self.header() }))
+    }
+
+    /// Every target is refused: there is no older version to downgrade to.
+    async fn downgrade(
+        &self,
+        request: Request<pb::DowngradeRequest>,
+    ) -> Result<Response<pb::DowngradeResponse>, Status> {
+        let request = request.into_inner();
+        match DowngradeAction::try_from(request.action) {
+            Ok(DowngradeAction::Cancel) => Err(Known::NoDowngrade.into()),
+            Ok(_) if is_version(&request.version) => Err(Known::InvalidDowngradeTarget.into()),
+            Ok(_) => Err(Known::WrongDowngradeFormat.into()),
+            Err(_) => {
+                Err(Error::invalid(format_args!("downgrade action {} is not one of etcd's", request.action))
+                    .into())
+            }
+        }
+    }
+}
+
+fn covers(asked: &system::Alarm, raised: &system::Alarm) -> bool {
+    asked.member == 0 || asked.member == raised.member
+}
+
+fn alarm_member(alarm: system::Alarm) -> pb::AlarmMember {
+    pb::AlarmMember { member_id: alarm.member, alarm: alarm.kind }
+}
+
+fn is_version(text: &str) -> bool {
+    let numbers: Vec<_> = text.split('.').map(str::parse::<u32>).collect();
+    (2..=3).contains(&numbers.len()) && numbers.iter().all(Result::is_ok)
+}
+
+/// A hash over the kv face as of `revision`: equal on all replicas.
+fn hash_at(view: &ReadView, revision: Revision) -> Result<u32, Error> {
+    let sequence = history::sequence_at(view.view(), view.progress(), revision)??;
+    let (face, next) = ([Face::Kv as u8], [Face::Kv as u8 + 1]);
+    Ok(hash_of(view.view().at(sequence), &face, &next)?)
+}
+
+fn hash_of(view: View<'_>, from: &[u8], to: &[u8]) -> Result<u32, StoreError> {
+    let mut hash = 0;
+    for pair in view.scan(from, to, Order::Ascending) {
+        let (key, value) = pair?;
+        // The lengths tell apart pairs whose bytes are the same together.
+        let lengths = [key.len() as u64, value.len() as u64].map(u64::to_le_bytes);
+        for part in [&lengths[0], &lengths[1], &key[..], &value[..]] {
+            hash = crc32c::crc32c_append(hash, part);
+        }
+    }
+    Ok(hash)
+}
+
+fn send_snapshot(view: &ReadView, mut blob: Blob<'_>) -> Result<(), Error> {
+    let chunks = view.store().export()?;
+    // The snapshot may be newer than the view; the header has its revision.
+    blob.header.revision = signed(chunks.progress().revision.0);
+    for chunk in chunks {
+        blob.push(chunk?)?;
+    }
+    blob.finish()
+}
+
+/// A snapshot's bytes on their way to the client.
+struct Blob<'a> {
+    answers: &'a Answers<pb::SnapshotResponse>,
+    header: pb::ResponseHeader,
+    sha: Sha256,
+    bytes: usize,
+}
+
+impl Blob<'_> {
+    fn push(&mut self, bytes: Bytes) -> Result<(), Error> {
+        self.sha.update(&bytes);
+        self.bytes += bytes.len();
+        self.send(bytes)
+    }
+
+    fn send(&self, mut bytes: Bytes) -> Result<(), Error> {
+        while !bytes.is_empty() {
+            let blob = bytes.split_to(bytes.len().min(SNAPSHOT_MESSAGE_BYTES));
+            let message = pb::SnapshotResponse {
+                header: Some(self.header),
+                // Unknown before the store has been read.
+                remaining_bytes: 0,
+                blob,
+                version: API_VERSION.to_owned(),
+            };
+            send_blocking(self.answers, message)?;
+        }
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<(), Error> {
+        let padding = self.bytes.next_multiple_of(SNAPSHOT_PADDING) - self.bytes;
+        self.push(Bytes::from(vec![0; padding]))?;
+        let digest = std::mem::take(&mut self.sha).finalize();
+        self.send(Bytes::copy_from_slice(&digest))
+    }
+}

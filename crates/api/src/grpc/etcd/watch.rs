@@ -1,0 +1,240 @@
+//! etcd's `Watch`: many watches on one stream.
+//!
+//! Each watch is a task that takes events from the hub and puts answers into the stream's queue; `feed.rs` is
+//! that task. The stream itself only creates and cancels watches, and asks all of them for their progress.
+//!
+//! **Invariant: Order on the stream.** A watch's answers are: created, events in the order of revisions,
+//! canceled. A report of progress follows everything up to its revision.
+//!
+//! **Invariant: Bounded.** [`RESPONSES_MAX`] answers wait for a slow client; then the watches of the stream
+//! stop taking events, which costs the hub nothing.
+
+use super::feed::{self, Control, Feed};
+use super::header::{header, signed};
+use crate::changes::interest;
+use crate::error::{Error, Known};
+use crate::grpc::inbound;
+use crate::grpc::outbound::{self, AnswerStream, Answers};
+use crate::life::Life;
+use bytes::Bytes;
+use quoin_core::Revision;
+use quoin_engine::Engine;
+use quoin_proto::etcdserverpb as pb;
+use quoin_proto::etcdserverpb::watch_create_request::FilterType;
+use quoin_proto::etcdserverpb::watch_request::RequestUnion;
+use quoin_proto::etcdserverpb::watch_server;
+use std::collections::HashMap;
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
+use tonic::{Request, Response, Status, Streaming};
+
+/// Maximum answers that wait for a slow client. One has about a mebibyte of events.
+const RESPONSES_MAX: usize = 16;
+/// Maximum watches on a stream.
+const WATCHES_MAX: usize = 100_000;
+/// Maximum requests taken off the stream at once.
+const REQUESTS_AT_ONCE_MAX: usize = 128;
+/// The id in answers about no watch, or about all.
+const NO_WATCH: i64 = -1;
+/// How often a stream whose client requires a leader checks for one, and how many checks in a row must fail
+/// to end it.
+const LEADER_PERIOD: Duration = Duration::from_secs(1);
+const LEADERLESS_MAX: u32 = 3;
+
+/// The service.
+pub(crate) struct Watch {
+    engine: Engine,
+    life: Life,
+}
+
+impl Watch {
+    pub(crate) fn new(engine: Engine, life: Life) -> Self {
+        Self { engine, life }
+    }
+}
+
+#[tonic::async_trait]
+impl watch_server::Watch for Watch {
+    type WatchStream = AnswerStream<pb::WatchResponse>;
+
+    async fn watch(
+        &self,
+        request: Request<Streaming<pb::WatchRequest>>,
+    ) -> Result<Response<Self::WatchStream>, Status> {
+        let needs_leader = request.metadata().get("hasleader").is_some_and(|value| value == "true");
+        if needs_leader && self.engine.raft().leader == 0 {
+            return Err(Known::NoLeader.into());
+        }
+        let engine = self.engine.clone();
+        Ok(Response::new(outbound::spawn(&self.life, RESPONSES_MAX, move |responses| async move {
+            // Dropped with its watches before the stream ends.
+            let mut stream = Stream::new(engine.clone(), responses);
+            tokio::select! {
+                ended = stream.run(request.into_inner()) => ended,
+                () = leaderless(&engine), if needs_leader => Err(Known::NoLeader.into()),
+            }
+        })))
+    }
+}
+
+/// Returns when there has been no leader for a while.
+async fn leaderless(engine: &Engine) {
+    let mut period = tokio::time::interval(LEADER_PERIOD);
+    let mut without = 0;
+    while without < LEADERLESS_MAX {
+        period.tick().await;
+        without = if engine.raft().leader == 0 { without + 1 } else { 0 };
+    }
+}
+
+struct Stream {
+    engine: Engine,
+    responses: Answers<pb::WatchResponse>,
+    watches: HashMap<i64, mpsc::Sender<Control>>,
+    feeds: JoinSet<()>,
+    next_id: i64,
+    /// The number of watches at which those that have ended are removed.
+    forget_at: usize,
+}
+
+impl Stream {
+    fn new(engine: Engine, responses: Answers<pb::WatchResponse>) -> Self {
+        Self { engine, responses, watches: HashMap::new(), feeds: JoinSet::new(), next_id: 0, forget_at: 64 }
+    }
+
+    async fn run(&mut self, mut requests: Streaming<pb::WatchRequest>) -> Result<(), Error> {
+        loop {
+            let arrived = inbound::next_many(&mut requests, REQUESTS_AT_ONCE_MAX).await?;
+            if arrived.is_empty() {
+                // A client that ends its requests still listens.
+                std::future::pending::<()>().await;
+            }
+            for request in arrived {
+                match request.request_union {
+                    Some(RequestUnion::CreateRequest(request)) => self.create(request).await,
+                    Some(RequestUnion::CancelRequest(request)) => self.cancel(request.watch_id).await,
+                    Some(RequestUnion::ProgressRequest(_)) => self.report_progress().await,
+                    None => {}
+                }
+            }
+        }
+    }
+
+    async fn create(&mut self, request: pb::WatchCreateRequest) {
+        while self.feeds.try_join_next().is_some() {}
+        let progress = *self.engine.latest().progress();
+        let newest = progress.revision.max(self.engine.hub().newest());
+        let header = Some(header(&self.engine, newest));
+        let answer = |id| pb::WatchResponse { header, watch_id: id, ..Default::default() };
+        let id = match self.admit(&request) {
+            Ok(id) => id,
+            Err(cancel_reason) => {
+                let refused = answer(NO_WATCH);
+                let refused = pb::WatchResponse { created: true, canceled: true, cancel_reason, ..refused };
+                return self.send(refused).await;
+            }
+        };
+        self.send(pb::WatchResponse { created: true, ..answer(id) }).await;
+        let from = match u64::try_from(request.start_revision) {
+            Ok(revision) if revision > 0 => Revision(revision),
+            _ => newest.next(),
+        };
+        // Compacted events may still be in memory here, but what can be watched must not depend on the
+        // replica.
+        if from < progress.compacted {
+            let compact_revision = signed(progress.compacted.0);
+            let cancel_reason = Known::Compacted.text().to_owned();
+            let ended = answer(id);
+            let ended = pb::WatchResponse { canceled: true, compact_revision, cancel_reason, ..ended };
+            return self.send(ended).await;
+        }
+        self.start(id, from, request);
+    }
+
+    fn start(&mut self, id: i64, from: Revision, request: pb::WatchCreateRequest) {
+        // As in etcd, an empty key is the smallest one.
+        let key = if request.key.is_empty() { Bytes::from_static(b"\0") } else { request.key };
+        let watcher = self.engine.hub().watch(interest(&key, &request.range_end), from);
+        let filtered = |filter: FilterType| request.filters.contains(&filter.into());
+        let options = feed::Options {
+            id,
+            without_puts: filtered(FilterType::Noput),
+            without_deletions: filtered(FilterType::Nodelete),
+            previous: request.prev_kv,
+            fragment: request.fragment,
+            progress: request.progress_notify,
+        };
+        let (control, commands) = mpsc::channel(1);
+        let feed = Feed::new(self.engine.clone(), options, watcher, self.responses.clone());
+        self.feeds.spawn(feed.run(commands));
+        self.watches.insert(id, control);
+    }
+
+    /// The id of a new watch, or why it is refused, in etcd's words.
+    fn admit(&mut self, request: &pb::WatchCreateRequest) -> Result<i64, String> {
+        if request.start_revision < 0 {
+            return Err(Known::Compacted.text().to_owned());
+        }
+        if is_empty_range(&request.key, &request.range_end) {
+            return Err("mvcc: watcher range is empty".to_owned());
+        }
+        // Ended watches are removed each time the number has doubled, so that the cost of a create stays
+        // constant.
+        if self.watches.len() >= self.forget_at {
+            self.watches.retain(|_, control| !control.is_closed());
+            self.forget_at = (self.watches.len() * 2).clamp(64, WATCHES_MAX);
+        }
+        let runs = |id| self.watches.get(&id).is_some_and(|control| !control.is_closed());
+        if self.watches.len() >= WATCHES_MAX {
+            return Err(format!("quoin: this stream has {WATCHES_MAX} watches already; open another"));
+        }
+        match request.watch_id {
+            0 => {
+                while runs(self.next_id) {
+                    self.next_id += 1;
+                }
+                self.next_id += 1;
+                Ok(self.next_id - 1)
+            }
+            id if id < 0 || runs(id) => {
+                Err("mvcc: duplicate watch ID provided on the WatchStream".to_owned())
+            }
+            id => Ok(id),
+        }
+    }
+
+    /// Cancels a watch, which sends the last answer itself, so that nothing follows it.
+    async fn cancel(&mut self, id: i64) {
+        if let Some(control) = self.watches.remove(&id) {
+            // This fails if the watch has ended, and said so.
+            let _ = control.send(Control::Cancel).await;
+        }
+    }
+
+    async fn report_progress(&mut self) {
+        let mut revision = self.engine.hub().newest();
+        let mut answers = Vec::with_capacity(self.watches.len());
+        for control in self.watches.values() {
+            let (answer, awaited) = oneshot::channel();
+            if control.send(Control::Progress(answer)).await.is_ok() {
+                answers.push(awaited);
+            }
+        }
+        for answer in answers {
+            // A watch that has ended meanwhile holds nothing back.
+            revision = answer.await.map_or(revision, |position| revision.min(position));
+        }
+        let header = Some(header(&self.engine, revision));
+        self.send(pb::WatchResponse { header, watch_id: NO_WATCH, ..Default::default() }).await;
+    }
+
+    async fn send(&self, response: pb::WatchResponse) {
+        // This fails if the client has left, which ends the stream.
+        let _ = self.responses.send(Ok(response)).await;
+    }
+}
+
+fn is_empty_range(key: &[u8], range_end: &[u8]) -> bool {
+    !matches!(range_end, [] | [0]) && key >= range_end
+}

@@ -1,0 +1,114 @@
+//! Currencies, accounts, and an account's statement.
+
+use super::translate;
+use crate::commands::long_read;
+use crate::consistency;
+use crate::error::Error;
+use crate::ledger::{ACCOUNTS_MAX, Book};
+use crate::page::PageSizes;
+use quoin_core::ledger::{self, AccountCode, AccountRecord};
+use quoin_core::{Revision, Stamp};
+use quoin_proto::quoin::ledger::v1 as pb;
+use quoin_proto::quoin::ledger::v1::get_account_request::{Account, At};
+
+/// Page sizes of accounts and statements.
+const PAGE: PageSizes = PageSizes { default: 1000, max: 1000 };
+
+pub(super) async fn create_currency(
+    book: &Book,
+    request: pb::CreateCurrencyRequest,
+) -> Result<pb::CreateCurrencyResponse, Error> {
+    let revision = book.create_currency(translate::currency(request)).await??;
+    Ok(pb::CreateCurrencyResponse { revision: revision.0 })
+}
+
+pub(super) async fn create(
+    book: &Book,
+    request: pb::CreateAccountsRequest,
+) -> Result<pb::CreateAccountsResponse, Error> {
+    let count = request.accounts.len();
+    if count == 0 || count > ACCOUNTS_MAX {
+        return Err(Error::invalid(format_args!("accounts: {count} is not between 1 and {ACCOUNTS_MAX}")));
+    }
+    let accounts = request.accounts.into_iter().enumerate();
+    let accounts = accounts.map(|(position, account)| translate::new_account(account, position));
+    let (results, revision) = book.create_accounts(accounts.collect::<Result<_, _>>()?).await?;
+    let result = |result: Result<AccountRecord, AccountCode>| match result {
+        Ok(account) => {
+            pb::AccountResult { account: Some(translate::account_record(&account)), refused: String::new() }
+        }
+        Err(code) => pb::AccountResult { account: None, refused: code.to_string() },
+    };
+    let results = results.into_iter().map(result).collect();
+    Ok(pb::CreateAccountsResponse { results, revision: revision.0 })
+}
+
+pub(super) async fn update(
+    book: &Book,
+    request: pb::UpdateAccountRequest,
+) -> Result<pb::UpdateAccountResponse, Error> {
+    let (account, revision) = book.update_account(translate::update(request)?).await??;
+    let account = Some(translate::account_record(&account));
+    Ok(pb::UpdateAccountResponse { account, revision: revision.0 })
+}
+
+pub(super) async fn get(
+    book: &Book,
+    request: pb::GetAccountRequest,
+) -> Result<pb::GetAccountResponse, Error> {
+    let pb::GetAccountRequest { account, at, consistency: asked } = request;
+    let view = book.view(consistency::of(asked.as_ref())).await?;
+    let id = match account {
+        Some(Account::Id(id)) => translate::id(&id, "id")?,
+        Some(Account::Number(number)) => {
+            ledger::account_by_number(view.view(), &number)?.ok_or(AccountCode::Unknown)?
+        }
+        None => return Err(Error::invalid("account: name it by its id or its number")),
+    };
+    let at = match at {
+        None => Revision(u64::MAX),
+        Some(At::Revision(revision)) => Revision(revision),
+        Some(At::TimeMs(time_ms)) => ledger::revision_at(view.view(), view.progress(), Stamp(time_ms))?,
+    };
+    let account = ledger::account_at(view.view(), id, at)?.ok_or(AccountCode::Unknown)?;
+    let revision = view.progress().revision.0;
+    Ok(pb::GetAccountResponse { account: Some(translate::account(&account)), revision })
+}
+
+pub(super) async fn list(
+    book: &Book,
+    request: pb::ListAccountsRequest,
+) -> Result<pb::ListAccountsResponse, Error> {
+    let pb::ListAccountsRequest { after, limit, revision, consistency: asked } = request;
+    let after = if after.is_empty() { None } else { Some(translate::id(&after, "after")?) };
+    let at = Revision(if revision == 0 { u64::MAX } else { revision });
+    let limit = PAGE.of_field(limit)?;
+    let view = book.view(consistency::of(asked.as_ref())).await?;
+    let newest = view.progress().revision.0;
+    let page = long_read(move || ledger::accounts(view.view(), after, at, limit)).await?;
+    let accounts = page.items.iter().map(translate::account).collect();
+    Ok(pb::ListAccountsResponse { accounts, more: page.more, revision: newest })
+}
+
+pub(super) async fn statement(
+    book: &Book,
+    request: pb::StatementRequest,
+) -> Result<pb::StatementResponse, Error> {
+    let id = translate::id(&request.id, "id")?;
+    let before =
+        (request.before_revision > 0).then_some((Revision(request.before_revision), request.before_position));
+    let (since, limit) = (Revision(request.since_revision), PAGE.of_field(request.limit)?);
+    let view = book.view(consistency::of(request.consistency.as_ref())).await?;
+    let newest = view.progress().revision.0;
+    let page = long_read(move || match ledger::account(view.view(), id)? {
+        Some(_) => ledger::statement(view.view(), id, before, since, limit).map(Some),
+        None => Ok(None),
+    });
+    let page = page.await?.ok_or(AccountCode::Unknown)?;
+    let line = |line: &ledger::Line| pb::Line {
+        transfer: Some(translate::recorded(&line.entry)),
+        balances: Some(translate::balances(&line.balances)),
+    };
+    let lines = page.items.iter().map(line).collect();
+    Ok(pb::StatementResponse { lines, more: page.more, revision: newest })
+}

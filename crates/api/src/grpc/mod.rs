@@ -1,0 +1,82 @@
+//! The gRPC services: etcd's v3 API in `etcd/`, and `quoin.*.v1`, a folder per face. `inbound.rs` takes
+//! requests off a stream, `outbound.rs` runs what answers one.
+
+mod etcd;
+mod inbound;
+mod kv;
+mod ledger;
+mod outbound;
+mod route;
+pub(crate) mod table;
+
+use crate::ledger::Book;
+use crate::life::Life;
+use quoin_engine::Engine;
+use quoin_library::Library;
+use quoin_proto::etcdserverpb::auth_server::AuthServer;
+use quoin_proto::etcdserverpb::cluster_server::ClusterServer;
+use quoin_proto::etcdserverpb::kv_server::KvServer;
+use quoin_proto::etcdserverpb::lease_server::LeaseServer;
+use quoin_proto::etcdserverpb::maintenance_server::MaintenanceServer;
+use quoin_proto::etcdserverpb::watch_server::WatchServer;
+use quoin_proto::quoin::kv::v1::kv_server::KvServer as QuoinKvServer;
+use quoin_proto::quoin::ledger::v1::ledger_server::LedgerServer;
+use quoin_proto::quoin::route::encoded::route_server::RouteServer;
+use quoin_proto::quoin::table::v1::table_server::TableServer;
+use quoin_proto::v3electionpb::election_server::ElectionServer;
+use quoin_proto::v3lockpb::lock_server::LockServer;
+use std::io;
+use std::sync::Arc;
+use tonic::service::Routes;
+
+/// Room for gRPC's part of the largest request, as in etcd.
+const REQUEST_OVERHEAD_BYTES: usize = 512 << 10;
+/// Size of a batch, or of a message of a stream, in requests of the largest size.
+const REQUESTS_PER_BATCH: usize = 16;
+
+/// All services, except health.
+pub(crate) fn routes(
+    engine: &Engine,
+    library: &Arc<Library>,
+    book: &Book,
+    life: &Life,
+) -> io::Result<Routes> {
+    let engine = || engine.clone();
+    let request_max = engine().limits().request_bytes_max + REQUEST_OVERHEAD_BYTES;
+    let batch_max = request_max * REQUESTS_PER_BATCH;
+    let mut routes = Routes::builder();
+    routes
+        .add_service(
+            KvServer::new(etcd::Kv::new(engine(), life.clone())).max_decoding_message_size(request_max),
+        )
+        .add_service(WatchServer::new(etcd::Watch::new(engine(), life.clone())))
+        .add_service(LockServer::new(etcd::Lock::new(engine())))
+        .add_service(ElectionServer::new(etcd::Election::new(engine(), life.clone())))
+        .add_service(LeaseServer::new(etcd::Lease::new(engine(), life.clone())))
+        .add_service(ClusterServer::new(etcd::Cluster::new(engine())))
+        .add_service(MaintenanceServer::new(etcd::Maintenance::new(engine())))
+        .add_service(AuthServer::new(etcd::Auth))
+        .add_service(
+            QuoinKvServer::new(kv::Kv::new(engine(), life.clone())).max_decoding_message_size(batch_max),
+        )
+        .add_service(
+            RouteServer::new(route::Route::new(engine(), life.clone())).max_decoding_message_size(batch_max),
+        )
+        .add_service(
+            LedgerServer::new(ledger::Ledger::new(book.clone(), life.clone()))
+                .max_decoding_message_size(batch_max),
+        )
+        .add_service(
+            TableServer::new(table::Table::new(engine(), Arc::clone(library), life.clone()))
+                .max_decoding_message_size(batch_max),
+        )
+        .add_service(reflection().build_v1().map_err(io::Error::other)?)
+        .add_service(reflection().build_v1alpha().map_err(io::Error::other)?);
+    Ok(routes.routes())
+}
+
+fn reflection() -> tonic_reflection::server::Builder<'static> {
+    tonic_reflection::server::Builder::configure()
+        .register_encoded_file_descriptor_set(quoin_proto::FILE_DESCRIPTOR_SET)
+        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+}

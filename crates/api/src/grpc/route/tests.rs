@@ -1,0 +1,322 @@
+//! Watches of rules against a model: whatever is written, compacted, broken off and resumed in between, each
+//! watcher has exactly the final table, and is told nothing twice.
+
+use super::feed::{Feed, Options, RESPONSES_MAX, Tables};
+use super::live::Live;
+use crate::grpc::outbound;
+use crate::life::Life;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use proptest::prelude::*;
+use prost::Message;
+use quoin_core::route::{Operation, Rule, RuleKey, Scope, Table, pack_keys, pack_rule};
+use quoin_core::store::MemoryStore;
+use quoin_core::{Batch, Command, Index, Machines, Progress, Revision, Stamp, Store, Term, system};
+use quoin_engine::watch::{Hub, Options as HubOptions, Source};
+use quoin_proto::Encoded;
+use quoin_proto::quoin::route::v1 as pb;
+use quoin_proto::quoin::route::v1::watch_response::Kind;
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tokio::sync::{mpsc, watch};
+use tonic::{Code, Status};
+
+const GROUPS: u8 = 3;
+const RULES: u8 = 6;
+
+/// A replica of one: applies commands and publishes.
+struct World {
+    store: Arc<MemoryStore>,
+    machines: Mutex<Machines>,
+    /// As many references as there are readers: what they read must not be forgotten meanwhile.
+    pins: Arc<()>,
+}
+
+impl Source for World {
+    fn latest(&self) -> (Arc<dyn Store>, Progress, Box<dyn Any + Send>) {
+        let machines = self.machines.lock();
+        (Arc::clone(&self.store) as _, machines.progress(), Box::new(Arc::clone(&self.pins)))
+    }
+}
+
+impl Tables for World {
+    fn table(&self) -> Arc<Table> {
+        self.machines.lock().memory().routes
+    }
+}
+
+/// The replica, and what its clients hold.
+struct Case {
+    world: Arc<World>,
+    hub: Arc<Hub>,
+    live: Live,
+    /// Group and version of each rule.
+    model: BTreeMap<u8, (u8, u64)>,
+    version: u64,
+    /// Streams end when this is dropped.
+    _stop: watch::Sender<bool>,
+    life: Life,
+}
+
+impl Case {
+    fn new(ring: usize) -> Self {
+        let store = Arc::new(MemoryStore::new());
+        let machines = Mutex::new(Machines::open(&*store).unwrap());
+        let world = Arc::new(World { store, machines, pins: Arc::default() });
+        let hub =
+            Hub::new(Arc::clone(&world) as _, HubOptions { ring_events_max: ring, ..HubOptions::default() });
+        let (stop, stopping) = watch::channel(false);
+        let (model, live) = (BTreeMap::new(), Live::default());
+        Self { world, hub, live, model, version: 0, _stop: stop, life: Life(stopping) }
+    }
+
+    fn apply(&self, command: Command) {
+        self.apply_to(&mut self.world.machines.lock(), command);
+    }
+
+    fn apply_to(&self, machines: &mut Machines, command: Command) {
+        let index = Index(machines.progress().index.0 + 1);
+        let payload = Batch::encode(Stamp(index.0), &[command]);
+        let outcome = machines.apply(&*self.world.store, index, Term(1), payload).unwrap();
+        let newest = machines.progress().revision;
+        self.hub.publish(outcome.events, newest);
+    }
+
+    fn put(&mut self, numbers: &[u8], group: u8) {
+        self.version += 1;
+        let (mut packed, mut scratch) = (Vec::new(), Vec::new());
+        for number in numbers {
+            self.model.insert(*number, (group, self.version));
+            pack_rule(&mut packed, &rule(*number, group, self.version), &mut scratch);
+        }
+        self.apply(Operation::Put(packed.into()).into_command());
+    }
+
+    fn delete(&mut self, number: u8) {
+        self.model.remove(&number);
+        self.apply(Operation::Delete(pack_keys(&[rule(number, 0, 0).key])).into_command());
+    }
+
+    fn compact(&self, keep: u64) {
+        let mut machines = self.world.machines.lock();
+        let progress = machines.progress();
+        let bound = progress.revision.0.saturating_sub(keep);
+        if bound > progress.compacted.0 && Arc::strong_count(&self.world.pins) == 1 {
+            self.apply_to(&mut machines, system::Operation::Compact(bound).into_command());
+        }
+    }
+
+    /// Opens or resumes a client's stream.
+    fn open(&self, client: &mut Client) {
+        let options = Options {
+            scopes: client.scopes.clone(),
+            from: client.position.map_or(0, |position| position + 1),
+            snapshot_if_compacted: client.forgiving,
+            progress_ms: 0,
+        };
+        let (hub, tables) = (Arc::clone(&self.hub), Arc::clone(&self.world) as _);
+        let stream = outbound::spawn(&self.life, RESPONSES_MAX, |responses| {
+            Feed::new(hub, tables, self.live.clone(), options, responses).run()
+        });
+        client.stream = Some(stream.into_inner());
+        client.snapshot = client.position.is_none().then(BTreeMap::new);
+    }
+}
+
+fn rule(number: u8, group: u8, version: u64) -> Rule {
+    Rule {
+        key: RuleKey { vni: u32::from(number % 2), ip: [10, 0, 0, number].into() },
+        mac: None,
+        host_ip: None,
+        host_mac: None,
+        group: vec![b'a' + group].into(),
+        revision: 0,
+        user_data: Bytes::from(version.to_string()),
+    }
+}
+
+/// A client: what it holds, and up to which revision.
+struct Client {
+    scopes: Vec<Scope>,
+    forgiving: bool,
+    stream: Option<mpsc::Receiver<Result<Encoded, Status>>>,
+    position: Option<u64>,
+    snapshot: Option<BTreeMap<u8, u64>>,
+    table: BTreeMap<u8, u64>,
+}
+
+impl Client {
+    fn new(scopes: Vec<Scope>, forgiving: bool) -> Self {
+        Self { scopes, forgiving, stream: None, position: None, snapshot: None, table: BTreeMap::new() }
+    }
+
+    /// Takes one message; false where the stream has ended and nothing remains but to begin anew.
+    async fn take(&mut self) -> bool {
+        let Some(stream) = &mut self.stream else { return true };
+        match stream.recv().await {
+            Some(Ok(Encoded(bytes))) => {
+                self.took(pb::WatchResponse::decode(bytes).unwrap());
+                true
+            }
+            Some(Err(status)) => {
+                assert_eq!(status.code(), Code::OutOfRange, "{status:?}");
+                assert!(!self.forgiving, "told of compaction instead of everything that is there");
+                false
+            }
+            None => panic!("the stream ended without a word"),
+        }
+    }
+
+    fn took(&mut self, message: pb::WatchResponse) {
+        let number = |ip: &str| ip.rsplit('.').next().unwrap().parse::<u8>().unwrap();
+        let version = |rule: &pb::Rule| std::str::from_utf8(&rule.user_data).unwrap().parse::<u64>().unwrap();
+        match message.kind() {
+            Kind::Compacted => self.snapshot = Some(BTreeMap::new()),
+            Kind::Snapshot => {
+                let snapshot = self.snapshot.as_mut().expect("no snapshot was asked for");
+                for rule in &message.rules {
+                    assert_eq!(snapshot.insert(number(&rule.ip), version(rule)), None, "twice in a snapshot");
+                }
+            }
+            Kind::SnapshotEnd => {
+                self.table = self.snapshot.take().expect("no snapshot was asked for");
+                self.position = Some(message.revision as u64);
+            }
+            Kind::Events => {
+                let mut last = self.position.expect("events follow a snapshot or a position");
+                for event in message.events {
+                    let revision = event.revision as u64;
+                    assert!(revision > self.position.unwrap(), "revision {revision} came again");
+                    assert!(revision >= last, "revision {revision} after {last}");
+                    last = revision;
+                    match event.change.unwrap() {
+                        pb::event::Change::Put(rule) => self.table.insert(number(&rule.ip), version(&rule)),
+                        pb::event::Change::Deleted(key) => self.table.remove(&number(&key.ip)),
+                        other => panic!("{other:?}"),
+                    };
+                }
+                self.position = Some(message.revision as u64);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn wants(&self, number: u8, group: u8) -> bool {
+        self.scopes.iter().any(|scope| match scope {
+            Scope::Group(name) => name[..] == [b'a' + group],
+            Scope::Vni(vni) => *vni == u32::from(number % 2),
+            _ => false,
+        })
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Put { number: u8, group: u8 },
+    Delete(u8),
+    Compact { keep: u64 },
+    Watch { scopes: Vec<Scope>, forgiving: bool },
+    Take(usize),
+    Break(usize),
+    Resume(usize),
+}
+
+fn scopes() -> impl Strategy<Value = Vec<Scope>> {
+    let scope = prop_oneof![
+        3 => (0..GROUPS).prop_map(|group| Scope::Group(vec![b'a' + group].into())),
+        1 => (0..2u32).prop_map(Scope::Vni),
+    ];
+    prop::collection::btree_set(scope, 1..3).prop_map(|scopes| scopes.into_iter().collect())
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        8 => (0..RULES, 0..GROUPS).prop_map(|(number, group)| Step::Put { number, group }),
+        3 => (0..RULES).prop_map(Step::Delete),
+        1 => (0..12u64).prop_map(|keep| Step::Compact { keep }),
+        2 => (scopes(), any::<bool>()).prop_map(|(scopes, forgiving)| Step::Watch { scopes, forgiving }),
+        4 => (0..6usize).prop_map(Step::Take),
+        2 => (0..6usize).prop_map(Step::Break),
+        2 => (0..6usize).prop_map(Step::Resume),
+    ]
+}
+
+async fn replay(steps: Vec<Step>, ring: usize) {
+    let mut case = Case::new(ring);
+    let mut clients: Vec<Client> = Vec::new();
+    for step in steps {
+        match step {
+            Step::Put { number, group } => case.put(&[number], group),
+            Step::Delete(number) => case.delete(number),
+            Step::Compact { keep } => case.compact(keep),
+            Step::Watch { scopes, forgiving } => {
+                let mut client = Client::new(scopes, forgiving);
+                case.open(&mut client);
+                clients.push(client);
+            }
+            // Only what is there already: nobody waits for a message that may not come.
+            Step::Take(place) if place < clients.len() => {
+                let client = &mut clients[place];
+                let waiting = client.stream.as_ref().is_some_and(|stream| !stream.is_empty());
+                if waiting && !client.take().await {
+                    client.stream = None;
+                    client.position = None;
+                }
+            }
+            Step::Break(place) if place < clients.len() => clients[place].stream = None,
+            Step::Resume(place) if place < clients.len() && clients[place].stream.is_none() => {
+                case.open(&mut clients[place]);
+            }
+            Step::Take(_) | Step::Break(_) | Step::Resume(_) => {}
+        }
+        tokio::task::yield_now().await;
+    }
+    // A rule of each network in each group, at the end: every watcher has something to wait for.
+    for group in 0..GROUPS {
+        case.put(&[RULES + 2 * group, RULES + 2 * group + 1], group);
+    }
+    for mut client in clients {
+        let last = case.model.iter().filter(|(number, (group, _))| client.wants(**number, *group));
+        let last = last.map(|(_, (_, version))| *version).max().unwrap();
+        if client.stream.is_none() {
+            case.open(&mut client);
+        }
+        while client.table.values().max() != Some(&last) {
+            if !client.take().await {
+                client.position = None;
+                case.open(&mut client);
+            }
+        }
+        let wanted: BTreeMap<u8, u64> = case
+            .model
+            .iter()
+            .filter(|(number, (group, _))| client.wants(**number, *group))
+            .map(|(number, (_, version))| (*number, *version))
+            .collect();
+        assert_eq!(client.table, wanted, "of {:?}", client.scopes);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_watcher_has_the_final_table(steps in prop::collection::vec(step(), 1..120), ring in 1..40usize) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let patience = std::time::Duration::from_secs(60);
+            tokio::time::timeout(patience, replay(steps, ring)).await.expect("a watcher waits in vain");
+        });
+    }
+}
+
+#[test]
+fn the_revision_of_a_table_is_that_of_its_store() {
+    let mut case = Case::new(4);
+    case.put(&[1], 0);
+    case.apply(system::Operation::Tick(true).into_command());
+    let reopened = Machines::open(&*case.world.store).unwrap();
+    assert_eq!(reopened.memory().routes.look().revision(), Revision(2));
+    assert_eq!(reopened.memory().routes.look().group_len(b"a"), 1);
+}

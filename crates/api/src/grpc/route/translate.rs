@@ -1,0 +1,295 @@
+//! Rules and objects, from the wire's messages to core's and back. An error names the field and its value.
+
+use super::text::{parse_mac, write_ip, write_mac};
+use crate::error::Error;
+use crate::page::PageSizes;
+use bytes::Bytes;
+use prost::Message;
+use quoin_core::Stamp;
+use quoin_core::route::{
+    GROUP_BYTES_MAX, Mac, Node, Object, ObjectKind, Rule, RuleKey, RuleRef, Scope, VNI_MAX,
+};
+use quoin_proto::quoin::route::v1 as pb;
+use std::net::IpAddr;
+
+/// Page sizes of rules and objects.
+pub(super) const PAGE: PageSizes = PageSizes { default: 1_000, max: 10_000 };
+/// Maximum bytes of a rule's user data.
+const USER_DATA_BYTES_MAX: usize = 64 << 10;
+/// The shortest period of progress, in milliseconds.
+const PROGRESS_MS_MIN: u32 = 100;
+/// Maximum bytes of an object's name.
+const NAME_BYTES_MAX: usize = 255;
+
+/// A rule as a client sends it.
+pub(super) fn rule(rule: pb::Rule) -> Result<Rule, String> {
+    let key = rule_key(rule.vni, &rule.ip)?;
+    if rule.group.len() > GROUP_BYTES_MAX {
+        return Err(format!("group: {} bytes are too long, at most {GROUP_BYTES_MAX}", rule.group.len()));
+    }
+    if rule.user_data.len() > USER_DATA_BYTES_MAX {
+        let bytes = rule.user_data.len();
+        return Err(format!("user_data: {bytes} bytes are too many, at most {USER_DATA_BYTES_MAX}"));
+    }
+    Ok(Rule {
+        key,
+        mac: mac("mac", &rule.mac)?,
+        host_ip: if rule.host_ip.is_empty() { None } else { Some(ip("host_ip", &rule.host_ip)?) },
+        host_mac: mac("host_mac", &rule.host_mac)?,
+        group: rule.group.into(),
+        revision: 0,
+        user_data: rule.user_data,
+    })
+}
+
+/// The key of a rule.
+pub(super) fn rule_key(vni: u32, address: &str) -> Result<RuleKey, String> {
+    check_vni("vni", vni)?;
+    Ok(RuleKey { vni, ip: ip("ip", address)? })
+}
+
+fn check_vni(field: &str, vni: u32) -> Result<(), String> {
+    if vni > VNI_MAX {
+        return Err(format!("{field}: {vni} does not fit in 24 bits, at most {VNI_MAX}"));
+    }
+    Ok(())
+}
+
+fn ip(field: &str, text: &str) -> Result<IpAddr, String> {
+    text.parse().map_err(|_| format!("{field}: {text:?} is not an IPv4 or IPv6 address"))
+}
+
+fn mac(field: &str, text: &str) -> Result<Option<Mac>, String> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    match parse_mac(text) {
+        Some(mac) => Ok(Some(mac)),
+        None => Err(format!("{field}: {text:?} is not a hardware address like \"02:00:5e:10:00:01\"")),
+    }
+}
+
+/// A rule as clients see it.
+pub(super) fn shown(rule: &RuleRef<'_>) -> pb::Rule {
+    let mac = |mac: &Option<Mac>| text(|out| mac.iter().for_each(|mac| write_mac(out, mac)));
+    pb::Rule {
+        vni: rule.key.vni,
+        ip: address(&rule.key.ip),
+        mac: mac(&rule.mac),
+        host_ip: rule.host_ip.as_ref().map(address).unwrap_or_default(),
+        host_mac: mac(&rule.host_mac),
+        group: lossy(rule.group),
+        revision: signed(rule.revision),
+        user_data: Bytes::copy_from_slice(rule.user_data),
+    }
+}
+
+/// A rule's key as clients see it.
+pub(super) fn shown_key(key: &RuleKey) -> pb::RuleKey {
+    pb::RuleKey { vni: key.vni, ip: address(&key.ip) }
+}
+
+fn address(ip: &IpAddr) -> String {
+    text(|out| write_ip(out, ip))
+}
+
+fn text(write: impl FnOnce(&mut Vec<u8>)) -> String {
+    let mut out = Vec::with_capacity(17);
+    write(&mut out);
+    String::from_utf8(out).expect("addresses are written in ASCII")
+}
+
+/// A revision on the wire.
+pub(super) fn signed(revision: u64) -> i64 {
+    i64::try_from(revision).expect("revisions stay below 2^63")
+}
+
+/// A revision from a client; 0 if it gave none.
+pub(super) fn revision(field: &str, revision: i64) -> Result<u64, Error> {
+    u64::try_from(revision)
+        .map_err(|_| Error::invalid(format_args!("{field}: {revision} is not a revision, they begin at 1")))
+}
+
+/// How often a watch shall report progress, in milliseconds; 0 for never.
+pub(super) fn progress_ms(progress_ms: u32) -> Result<u32, Error> {
+    match progress_ms {
+        0 | PROGRESS_MS_MIN.. => Ok(progress_ms),
+        _ => Err(Error::invalid(format_args!(
+            "progress_ms: {progress_ms} is too short, at least {PROGRESS_MS_MIN}; 0 for never"
+        ))),
+    }
+}
+
+/// An object as a client sends it: its kind, its name, and the message to store.
+pub(super) fn object(object: pb::Object) -> Result<(ObjectKind, Bytes, Bytes), String> {
+    use pb::object::Object as Kind;
+    let (kind, object_name) = match object.object.as_ref() {
+        None => return Err("object: give a vpc, a gateway_cluster or a node".to_owned()),
+        Some(Kind::Vpc(vpc)) => {
+            check_vni("vpc.vni", vpc.vni)?;
+            vpc.cidrs.iter().enumerate().try_for_each(|(place, text)| check_cidr(place, text))?;
+            for (place, gateway) in vpc.gateways.iter().enumerate() {
+                ip(&format!("vpc.gateways[{place}]"), gateway)?;
+            }
+            (ObjectKind::Vpc, &vpc.name)
+        }
+        Some(Kind::GatewayCluster(cluster)) => {
+            for (place, gateway) in cluster.gateways.iter().enumerate() {
+                ip(&format!("gateway_cluster.gateways[{place}].ip"), &gateway.ip)?;
+                mac(&format!("gateway_cluster.gateways[{place}].mac"), &gateway.mac)?;
+            }
+            for (place, vni) in cluster.vnis.iter().enumerate() {
+                check_vni(&format!("gateway_cluster.vnis[{place}]"), *vni)?;
+            }
+            (ObjectKind::GatewayCluster, &cluster.name)
+        }
+        Some(Kind::Node(node)) => {
+            if let Some(group) = node.groups.iter().find(|group| group.len() > GROUP_BYTES_MAX) {
+                return Err(format!("node.groups: {group:?} is too long, at most {GROUP_BYTES_MAX} bytes"));
+            }
+            (ObjectKind::Node, &node.name)
+        }
+    };
+    let object_name = Bytes::from(name(object_name)?.to_owned());
+    // The server sets the revision, so it is not part of the stored message.
+    let stored = pb::Object { revision: 0, ..object };
+    Ok((kind, object_name, stored.encode_to_vec().into()))
+}
+
+/// Checks the name of an object.
+pub(super) fn name(name: &str) -> Result<&str, String> {
+    match name.len() {
+        1..=NAME_BYTES_MAX => Ok(name),
+        0 => Err("name: must not be empty".to_owned()),
+        length => Err(format!("name: {length} bytes are too long, at most {NAME_BYTES_MAX}")),
+    }
+}
+
+fn check_cidr(place: usize, text: &str) -> Result<(), String> {
+    let problem = || format!("vpc.cidrs[{place}]: {text:?} is not an address range like \"10.0.0.0/8\"");
+    let (address, bits) = text.split_once('/').ok_or_else(problem)?;
+    let address: IpAddr = address.parse().map_err(|_| problem())?;
+    let bits: u8 = bits.parse().map_err(|_| problem())?;
+    let bits_max = if address.is_ipv4() { 32 } else { 128 };
+    if bits > bits_max { Err(problem()) } else { Ok(()) }
+}
+
+/// The kind of objects that a number means.
+pub(super) fn kind(kind: i32) -> Result<ObjectKind, Error> {
+    let known = u32::try_from(kind).ok().and_then(|kind| ObjectKind::try_from(kind).ok());
+    known.ok_or_else(|| {
+        Error::invalid(format_args!("kind: {kind} is unknown; 1 is VPC, 2 gateway cluster, 3 node"))
+    })
+}
+
+/// An object as clients see it.
+pub(super) fn shown_object(object: Object) -> Result<pb::Object, Error> {
+    let shown = pb::Object::decode(object.body).map_err(Error::fault)?;
+    Ok(pb::Object { revision: signed(object.revision), ..shown })
+}
+
+pub(super) fn shown_name(kind: ObjectKind, name: &Bytes) -> pb::ObjectName {
+    pb::ObjectName { kind: kind as i32, name: lossy(name) }
+}
+
+/// A node's status as clients see it.
+pub(super) fn shown_status(node: &Node) -> pb::NodeStatus {
+    pb::NodeStatus {
+        name: lossy(&node.name),
+        alive: node.alive,
+        since_ms: node.since.0,
+        last_heartbeat_ms: node.last_heartbeat.map_or(0, |stamp| stamp.0),
+        applied_revision: signed(node.applied_revision),
+    }
+}
+
+/// A change of a node's status as clients see it.
+pub(super) fn shown_turn(name: &Bytes, alive: bool, since: Stamp) -> pb::NodeStatus {
+    pb::NodeStatus { name: lossy(name), alive, since_ms: since.0, ..pb::NodeStatus::default() }
+}
+
+pub(super) fn lossy(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// What a watch follows, without duplicates.
+pub(super) fn scopes(request: &pb::WatchRequest) -> Result<Vec<Scope>, Error> {
+    let mut scopes = Vec::new();
+    for (place, group) in request.groups.iter().enumerate() {
+        if group.len() > GROUP_BYTES_MAX {
+            return Err(Error::invalid(format_args!(
+                "groups[{place}]: {} bytes are too long, at most {GROUP_BYTES_MAX}",
+                group.len()
+            )));
+        }
+        scopes.push(Scope::Group(Bytes::copy_from_slice(group.as_bytes())));
+    }
+    for (place, vni) in request.vnis.iter().enumerate() {
+        check_vni(&format!("vnis[{place}]"), *vni).map_err(Error::invalid)?;
+        scopes.push(Scope::Vni(*vni));
+    }
+    for number in &request.kinds {
+        scopes.push(Scope::Objects(kind(*number)?));
+    }
+    if request.node_status {
+        scopes.push(Scope::NodeStatus);
+    }
+    if scopes.is_empty() {
+        return Err(Error::invalid("nothing to watch: give groups, vnis, kinds or node_status"));
+    }
+    scopes.sort_unstable();
+    scopes.dedup();
+    Ok(scopes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pb_rule() -> pb::Rule {
+        pb::Rule {
+            vni: 7,
+            ip: "10.0.0.1".into(),
+            mac: "02:00:00:00:00:01".into(),
+            host_ip: "fd00::1".into(),
+            host_mac: "02:00:00:00:00:02".into(),
+            group: "g".into(),
+            revision: 0,
+            user_data: "u".into(),
+        }
+    }
+
+    #[test]
+    fn a_rule_comes_back_as_it_was_written() {
+        assert_eq!(shown(&rule(pb_rule()).unwrap().as_ref()), pb_rule());
+        let bare = pb::Rule { vni: 1, ip: "::1".into(), ..pb::Rule::default() };
+        assert_eq!(shown(&rule(bare.clone()).unwrap().as_ref()), bare);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_its_field_and_value() {
+        for (wrong, field, value) in [
+            (pb::Rule { vni: 1 << 24, ..pb_rule() }, "vni", "16777216"),
+            (pb::Rule { ip: "10.0.0".into(), ..pb_rule() }, "ip", "10.0.0"),
+            (pb::Rule { mac: "2:0".into(), ..pb_rule() }, "mac", "2:0"),
+            (pb::Rule { host_ip: "x".into(), ..pb_rule() }, "host_ip", "x"),
+            (pb::Rule { host_mac: "y".into(), ..pb_rule() }, "host_mac", "y"),
+            (pb::Rule { group: "g".repeat(256), ..pb_rule() }, "group", "256"),
+        ] {
+            let problem = rule(wrong).unwrap_err();
+            assert!(problem.starts_with(&format!("{field}: ")) && problem.contains(value), "{problem}");
+        }
+    }
+
+    #[test]
+    fn objects_are_checked_and_named() {
+        use pb::object::Object as Kind;
+        let object_of = |kind| object(pb::Object { object: Some(kind), revision: 9 });
+        let vpc = pb::Vpc { name: "v".into(), cidrs: vec!["10.0.0.0/8".into()], ..pb::Vpc::default() };
+        let (found, name, _) = object_of(Kind::Vpc(vpc.clone())).unwrap();
+        assert_eq!((found, &name[..]), (ObjectKind::Vpc, b"v".as_slice()));
+        let wrong = pb::Vpc { cidrs: vec!["10.0.0.0/33".into()], ..vpc };
+        assert!(object_of(Kind::Vpc(wrong)).unwrap_err().contains("10.0.0.0/33"));
+        assert!(object_of(Kind::Node(pb::Node::default())).unwrap_err().contains("name"));
+    }
+}

@@ -1,0 +1,255 @@
+//! Writes of rules. Invalid rules are refused here, with their index and field; valid ones become one
+//! command.
+//!
+//! **Invariant: Bounded.** Rules of a request, bytes of a command (`limits.request_bytes_max`), and messages
+//! of a bulk load in flight.
+
+use super::translate;
+use crate::commands::{check_size, check_space, read};
+use crate::error::Error;
+use crate::grpc::kv::header;
+use bytes::Bytes;
+use quoin_core::Revision;
+use quoin_core::route::{
+    DeleteMany, Operation, Refusal, Reply, Response, Rule, RuleKey, pack_keys, pack_rule,
+};
+use quoin_engine::{Consistency, Engine};
+use quoin_proto::quoin::kv::v1::Header;
+use quoin_proto::quoin::route::v1 as pb;
+use quoin_proto::quoin::route::v1::delete_request::AllOf;
+use std::collections::{HashMap, VecDeque};
+use tokio::task::JoinHandle;
+use tonic::{Code, Status, Streaming};
+
+/// Maximum rules in a request.
+const RULES_MAX: usize = 20_000;
+/// Maximum messages of a bulk load in flight.
+const MESSAGES_IN_FLIGHT_MAX: usize = 16;
+/// Maximum rules that one step of a long deletion deletes, so that no step holds up others for long.
+const DELETED_PER_STEP: u32 = 2_000;
+
+/// Applies a route operation. Returns its response and the newest revision after it.
+///
+/// # Errors
+/// A refusal, or see [`Engine::propose`].
+pub(super) async fn operation(engine: &Engine, operation: Operation) -> Result<(Revision, Response), Error> {
+    let command = operation.into_command();
+    check_size(engine, &command)?;
+    match engine.propose(command).await? {
+        quoin_core::Reply::Route(Reply { revision, result }) => Ok((revision, result?)),
+        other => Err(Error::unexpected_reply("route", &other)),
+    }
+}
+
+/// The only place where refusals of the route face become errors.
+impl From<Refusal> for Error {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::UnknownNode => Self::not_found(refusal),
+            other => Self::fault(other),
+        }
+    }
+}
+
+/// The header of an answer to a write, after which `revision` was the newest.
+pub(super) fn header_now(engine: &Engine, revision: Revision) -> Option<Header> {
+    Some(header(engine, revision, engine.raft().term))
+}
+
+/// Writes the rules of one request.
+///
+/// # Errors
+/// As [`write`].
+pub(super) async fn put(engine: &Engine, request: pb::PutRequest) -> Result<pb::PutResponse, Error> {
+    let Written { revision, statuses, .. } = write(engine, request).await?;
+    let newest = if revision == 0 { engine.latest().progress().revision } else { Revision(revision) };
+    let revision = translate::signed(revision);
+    Ok(pb::PutResponse { header: header_now(engine, newest), revision, statuses })
+}
+
+/// The result of writing a request's rules.
+struct Written {
+    /// 0 if no rule was written.
+    revision: u64,
+    rules: u64,
+    statuses: Vec<pb::RuleStatus>,
+}
+
+/// Writes the rules of one request.
+///
+/// # Errors
+/// An invalid rule, if all or none are to be written; too many rules; otherwise as every write.
+async fn write(engine: &Engine, request: pb::PutRequest) -> Result<Written, Error> {
+    check_space(engine)?;
+    let count = request.rules.len();
+    if count > RULES_MAX {
+        return Err(Error::invalid(format_args!(
+            "{count} rules in one request are too many, at most {RULES_MAX}; send more requests, or PutStream"
+        )));
+    }
+    let each_for_itself = request.each_for_itself;
+    let Checked { packed, rules, statuses } = check(request)?;
+    let revision = if rules == 0 { 0 } else { operation(engine, Operation::Put(packed)).await?.0.0 };
+    Ok(Written { revision, rules, statuses: if each_for_itself { statuses } else { Vec::new() } })
+}
+
+/// The valid rules of a request, packed.
+struct Checked {
+    packed: Bytes,
+    rules: u64,
+    statuses: Vec<pb::RuleStatus>,
+}
+
+fn check(request: pb::PutRequest) -> Result<Checked, Error> {
+    let count = request.rules.len();
+    let (mut packed, mut scratch) = (Vec::with_capacity(count * 48), Vec::new());
+    let mut places: HashMap<RuleKey, usize> = HashMap::with_capacity(if count > 1 { count } else { 0 });
+    let mut statuses = Vec::with_capacity(if request.each_for_itself { count } else { 0 });
+    let mut rules = 0;
+    for (place, rule) in request.rules.into_iter().enumerate() {
+        let checked = translate::rule(rule).and_then(|rule| check_once(&mut places, count, place, rule));
+        match checked {
+            Ok(rule) => {
+                pack_rule(&mut packed, &rule, &mut scratch);
+                rules += 1;
+            }
+            Err(problem) if !request.each_for_itself => {
+                return Err(Error::invalid(format_args!("rules[{place}].{problem}; nothing was written")));
+            }
+            Err(message) => {
+                statuses.push(pb::RuleStatus { code: Code::InvalidArgument.into(), message });
+                continue;
+            }
+        }
+        if request.each_for_itself {
+            statuses.push(pb::RuleStatus::default());
+        }
+    }
+    Ok(Checked { packed: packed.into(), rules, statuses })
+}
+
+fn check_once(
+    places: &mut HashMap<RuleKey, usize>,
+    count: usize,
+    place: usize,
+    rule: Rule,
+) -> Result<Rule, String> {
+    if count == 1 {
+        return Ok(rule);
+    }
+    match places.insert(rule.key, place) {
+        None => Ok(rule),
+        Some(first) => Err(format!(
+            "ip: ({}, {}) is in rules[{first}] already; give each rule once",
+            rule.key.vni, rule.key.ip
+        )),
+    }
+}
+
+/// Writes messages as they arrive, several at a time.
+///
+/// # Errors
+/// The first of any message; it says how many rules were written before.
+pub(super) async fn put_stream(
+    engine: &Engine,
+    mut requests: Streaming<pb::PutRequest>,
+) -> Result<pb::PutStreamResponse, Status> {
+    let mut in_flight = VecDeque::<JoinHandle<Result<Written, Error>>>::new();
+    let mut done = pb::PutStreamResponse::default();
+    while let Some(request) = requests.message().await? {
+        if request.each_for_itself {
+            return Err(Error::invalid(format_args!(
+                "messages[{}].each_for_itself: PutStream has no status for each rule; use Put",
+                done.messages + in_flight.len() as u64
+            ))
+            .into());
+        }
+        if in_flight.len() >= MESSAGES_IN_FLIGHT_MAX {
+            finish(in_flight.pop_front(), &mut done).await?;
+        }
+        let engine = engine.clone();
+        in_flight.push_back(tokio::spawn(async move { write(&engine, request).await }));
+    }
+    while !in_flight.is_empty() {
+        finish(in_flight.pop_front(), &mut done).await?;
+    }
+    let header = header_now(engine, engine.latest().progress().revision);
+    Ok(pb::PutStreamResponse { header, ..done })
+}
+
+async fn finish(
+    put: Option<JoinHandle<Result<Written, Error>>>,
+    done: &mut pb::PutStreamResponse,
+) -> Result<(), Status> {
+    let Some(put) = put else { return Ok(()) };
+    let written = put.await.map_err(Error::fault)?.map_err(|error| {
+        let (status, messages, rules) = (Status::from(error), done.messages, done.rules);
+        let text = status.message();
+        let text =
+            format!("{text} (messages[{messages}]; {rules} rules of the messages before it are written)");
+        Status::new(status.code(), text)
+    })?;
+    done.messages += 1;
+    done.rules += written.rules;
+    done.revision = done.revision.max(translate::signed(written.revision));
+    Ok(())
+}
+
+/// Deletes rules by their keys, or all of a group or network.
+///
+/// # Errors
+/// An invalid key, or nothing to delete; otherwise as every write.
+pub(super) async fn delete(engine: &Engine, request: pb::DeleteRequest) -> Result<pb::DeleteResponse, Error> {
+    let mut keys = Vec::with_capacity(request.keys.len());
+    for (place, key) in request.keys.iter().enumerate() {
+        let key = translate::rule_key(key.vni, &key.ip);
+        keys.push(key.map_err(|problem| Error::invalid(format_args!("keys[{place}].{problem}")))?);
+    }
+    let many = match request.all_of {
+        None if keys.is_empty() => {
+            return Err(Error::invalid("nothing to delete: give keys, a group or a vni"));
+        }
+        None => None,
+        Some(_) if !keys.is_empty() => {
+            return Err(Error::invalid("give either keys or all of a group or a vni, not both"));
+        }
+        Some(AllOf::Group(group)) => Some((Some(Bytes::from(group)), 0)),
+        Some(AllOf::Vni(vni)) => Some((None, vni)),
+    };
+    let (revision, deleted) = match many {
+        None => {
+            let (revision, count, _) =
+                deleted(operation(engine, Operation::Delete(pack_keys(&keys))).await?)?;
+            (revision, count)
+        }
+        Some((group, vni)) => delete_many(engine, group, vni).await?,
+    };
+    Ok(pb::DeleteResponse { header: header_now(engine, revision), deleted })
+}
+
+async fn delete_many(engine: &Engine, group: Option<Bytes>, vni: u32) -> Result<(Revision, u64), Error> {
+    let scope = pb::WatchRequest {
+        groups: group.iter().map(|group| translate::lossy(group)).collect(),
+        vnis: if group.is_none() { vec![vni] } else { Vec::new() },
+        ..pb::WatchRequest::default()
+    };
+    translate::scopes(&scope)?;
+    let now = read(engine, Consistency::Linearizable).await?.progress().revision;
+    let step = DeleteMany { group, vni, limit: DELETED_PER_STEP, not_after: now.0 };
+    let mut total = 0;
+    loop {
+        let (revision, count, more) = deleted(operation(engine, Operation::DeleteMany(step.clone())).await?)?;
+        total += count;
+        if !more {
+            return Ok((revision, total));
+        }
+    }
+}
+
+/// How much a deletion deleted, and whether there is more.
+pub(super) fn deleted((revision, response): (Revision, Response)) -> Result<(Revision, u64, bool), Error> {
+    match response {
+        Response::Deleted { count, more } => Ok((revision, count, more)),
+        other => Err(Error::unexpected_reply("route", &other)),
+    }
+}

@@ -1,0 +1,194 @@
+//! Versions: publishing, switching, dropping, listing; and changes over them.
+
+use super::operation::operation;
+use crate::commands::{check_space, off_the_hot_path};
+use crate::consistency;
+use crate::error::Error;
+use quoin_core::system::Member;
+use quoin_core::table::{
+    Activate, Drop, Operation, Publish, Rollback, Shape, TableState, Upsert, Version, Write,
+};
+use quoin_engine::Engine;
+use quoin_library::{Library, Source, SourceError};
+use quoin_proto::quoin::table::v1 as pb;
+use quoin_table::manifest::{FOLDS, MANIFEST, Manifest, check_name};
+use std::path::Path;
+
+pub(super) async fn publish(
+    engine: &Engine,
+    library: &Library,
+    request: pb::PublishRequest,
+) -> Result<pb::VersionResponse, Error> {
+    check_space(engine)?;
+    let pb::PublishRequest { table, location, folds_revision, new_shape, keep } = request;
+    let manifest = manifest_at(library, &location).await?;
+    let name = if table.is_empty() { manifest.name.clone() } else { table };
+    check_name(&name).map_err(Error::invalid)?;
+    let folds = if folds_revision > 0 { folds_revision } else { folded_by(engine, &manifest) };
+    let publish = Publish {
+        name: name.clone(),
+        id: manifest.id.clone(),
+        over: manifest.over.clone().unwrap_or_default(),
+        location,
+        shape: Some(shape_of(&manifest)),
+        manifest: manifest.to_json().into(),
+        folds,
+        new_shape,
+        keep,
+    };
+    done(engine, name, Operation::Publish(publish)).await
+}
+
+async fn manifest_at(library: &Library, location: &str) -> Result<Manifest, Error> {
+    match Source::open(location, library.settings()).map_err(source_failed)? {
+        Source::Folder(folder) => {
+            off_the_hot_path(move || Manifest::read(&folder)).await?.map_err(Error::invalid)
+        }
+        Source::Objects(objects) => {
+            let text = objects.small(MANIFEST).await.map_err(source_failed)?;
+            let name = format!("{}/{MANIFEST}", location.trim_end_matches('/'));
+            Manifest::parse(&text, Path::new(&name)).map_err(Error::invalid)
+        }
+    }
+}
+
+fn source_failed(failed: SourceError) -> Error {
+    if failed.is_transient() { Error::unavailable(failed) } else { Error::invalid(failed) }
+}
+
+/// The revision up to which the files hold this cluster's changes, if the manifest says so.
+fn folded_by(engine: &Engine, manifest: &Manifest) -> u64 {
+    let folded = manifest.metadata.get(FOLDS).and_then(|text| text.split_once('@'));
+    let revision = |(revision, cluster): (&str, &str)| {
+        // Another cluster's revisions mean nothing here.
+        (cluster == format!("{:x}", engine.cluster())).then(|| revision.parse().ok())?
+    };
+    folded.and_then(revision).unwrap_or(0)
+}
+
+fn shape_of(manifest: &Manifest) -> Shape {
+    let codec = manifest.schema.codec;
+    let dimension = codec.dimension().map_or_else(String::new, |dimension| format!(" {dimension}"));
+    Shape {
+        shards: manifest.shards,
+        width_plus_1: manifest.schema.width().map_or(0, |width| width + 1),
+        codec: format!("{}{dimension}", codec.name()),
+    }
+}
+
+async fn done(engine: &Engine, table: String, what: Operation) -> Result<pb::VersionResponse, Error> {
+    let (version, revision) = operation(engine, what).await?;
+    Ok(pb::VersionResponse { version, revision, table })
+}
+
+pub(super) async fn activate(
+    engine: &Engine,
+    request: pb::ActivateRequest,
+) -> Result<pb::VersionResponse, Error> {
+    let pb::ActivateRequest { table: name, version, without_waiting } = request;
+    done(engine, name.clone(), Operation::Activate(Activate { name, version, without_waiting })).await
+}
+
+pub(super) async fn rollback(
+    engine: &Engine,
+    request: pb::RollbackRequest,
+) -> Result<pb::VersionResponse, Error> {
+    let name = request.table;
+    done(engine, name.clone(), Operation::Rollback(Rollback { name })).await
+}
+
+pub(super) async fn forget(engine: &Engine, request: pb::DropRequest) -> Result<pb::VersionResponse, Error> {
+    let pb::DropRequest { table: name, version } = request;
+    done(engine, name.clone(), Operation::Drop(Drop { name, version })).await
+}
+
+pub(super) async fn write(
+    engine: &Engine,
+    library: &Library,
+    request: pb::WriteRequest,
+) -> Result<pb::WriteResponse, Error> {
+    check_space(engine)?;
+    let pb::WriteRequest { table: name, keys, values, deletes } = request;
+    if keys.len() != values.len() {
+        return Err(Error::invalid(format!(
+            "{} keys and {} values; give one value per key",
+            keys.len(),
+            values.len()
+        )));
+    }
+    let (changes, max) = (keys.len() + deletes.len(), library.settings().keys_max);
+    if changes > max {
+        return Err(Error::invalid(format!("{changes} keys in one request, at most {max} (table.keys_max)")));
+    }
+    let upserts = keys.into_iter().zip(values).map(|(key, value)| Upsert { key, value }).collect();
+    let (version, revision) = operation(engine, Operation::Write(Write { name, upserts, deletes })).await?;
+    Ok(pb::WriteResponse { version, revision })
+}
+
+pub(super) async fn list(
+    engine: &Engine,
+    library: &Library,
+    request: &pb::ListRequest,
+) -> Result<pb::ListResponse, Error> {
+    let view = consistency::view(engine, request.consistency.as_ref()).await?;
+    let members = engine.members()?;
+    let look = view.memory().tables.look();
+    let wanted = |name: &str| request.table.is_empty() || request.table == name;
+    let tables = look
+        .tables()
+        .filter(|(name, _)| wanted(name))
+        .map(|(name, state)| info(library, &members, name, state));
+    Ok(pb::ListResponse { tables: tables.collect() })
+}
+
+fn info(library: &Library, members: &[Member], name: &str, state: &TableState) -> pb::TableInfo {
+    pb::TableInfo {
+        name: name.into(),
+        active: state.table.active,
+        previous: state.table.previous.clone(),
+        changed_keys: state.changed() as u64,
+        keep: state.table.keep,
+        versions: state
+            .versions
+            .values()
+            .map(|version| version_info(library, members, name, version))
+            .collect(),
+    }
+}
+
+fn version_info(library: &Library, members: &[Member], name: &str, version: &Version) -> pb::VersionInfo {
+    let label = |id: u64| {
+        members.iter().find(|member| member.id == id).map_or_else(|| format!("{id:x}"), Member::label)
+    };
+    let failed = |failure: &quoin_core::table::Failure| pb::NotReady {
+        member: failure.member,
+        reason: failure.reason.clone(),
+        transient: failure.transient,
+        name: label(failure.member),
+    };
+    let said =
+        |id: u64| version.ready.contains(&id) || version.failed.iter().any(|failure| failure.member == id);
+    let waiting = members.iter().filter(|member| !member.learner && !said(member.id)).map(Member::label);
+    let mut info = pb::VersionInfo {
+        version: version.number,
+        id: version.id.clone(),
+        below: version.below,
+        location: version.location.clone(),
+        folds_revision: version.folds,
+        ready_members: version.ready.clone(),
+        failed_members: version.failed.iter().map(failed).collect(),
+        loaded_here: library.get(name, version).is_some(),
+        waiting: waiting.collect(),
+        ..Default::default()
+    };
+    // Publishing has parsed it before; a manifest of a later version of this program may not parse.
+    if let Ok(manifest) = Manifest::parse(&version.manifest, Path::new(MANIFEST)) {
+        info.keys = manifest.count;
+        info.deleted = manifest.deleted;
+        info.bytes = manifest.bytes();
+        info.shards = manifest.shards;
+        info.values = manifest.schema.describe();
+        info.metadata = manifest.metadata.into_iter().collect();
+    }
+    info
+}

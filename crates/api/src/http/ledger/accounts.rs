@@ -1,0 +1,262 @@
+//! Accounts, their statements, and currencies.
+
+use super::answer::created;
+use super::desk::{Desk, page_size, place};
+use super::extract::{self, Body, Named, Params};
+use super::model::{
+    Account, AccountPage, AccountPatch, AccountResult, AccountResults, AccountStatus, After, At, Balance,
+    Before, Line, NewAccount, NewAccounts, NewCurrency, Rule, StatementPage, Transfer, Unit, shown,
+};
+use super::problem::Problem;
+use super::time;
+use crate::commands::long_read;
+use crate::ledger::{ACCOUNTS_MAX, check_texts};
+use axum::Json;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::Response;
+use quoin_core::ledger::{self, world_account};
+use quoin_core::{Revision, Stamp};
+use quoin_engine::Consistency;
+
+/// Create an account
+#[utoipa::path(post, path = "/v1/accounts", tag = "accounts", request_body = NewAccount,
+    params(("Idempotency-Key" = Option<String>, Header, description = "Instead of an id")),
+    responses((status = 201, body = Account), (status = "4XX", body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn create(
+    State(desk): State<Desk>,
+    headers: HeaderMap,
+    Body(wanted): Body<NewAccount>,
+) -> Result<Response, Problem> {
+    let id = extract::request_id(&headers, wanted.id.as_deref())?;
+    let new = new_account(&desk, wanted, id, "").await?;
+    let account = desk.book.create_accounts(vec![new]).await?.0.swap_remove(0)?;
+    let location = format!("/v1/accounts/{}", shown(id));
+    Ok(created(StatusCode::CREATED, &location, &Account::of(&account)))
+}
+
+/// Create up to 1,000 accounts
+#[utoipa::path(post, path = "/v1/accounts/batch", tag = "accounts", request_body = NewAccounts,
+    responses((status = 200, body = AccountResults), (status = "4XX", body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn create_many(
+    State(desk): State<Desk>,
+    Body(wanted): Body<NewAccounts>,
+) -> Result<Json<AccountResults>, Problem> {
+    let count = wanted.accounts.len();
+    if count == 0 || count > ACCOUNTS_MAX {
+        return Err(Problem::field("accounts", format!("{count} is not between 1 and {ACCOUNTS_MAX}")));
+    }
+    let mut accounts = Vec::with_capacity(count);
+    for (place, wanted) in wanted.accounts.into_iter().enumerate() {
+        let field = format!("accounts[{place}].");
+        let id = match &wanted.id {
+            Some(id) => extract::uuid(id, &format!("{field}id"))?,
+            None => uuid::Uuid::now_v7().as_u128(),
+        };
+        accounts.push(new_account(&desk, wanted, id, &field).await?);
+    }
+    let result = |result: Result<ledger::AccountRecord, ledger::AccountCode>| match result {
+        Ok(account) => AccountResult { account: Some(Account::of(&account)), refused: None },
+        Err(code) => AccountResult { account: None, refused: Some(code.to_string()) },
+    };
+    let results = desk.book.create_accounts(accounts).await?.0.into_iter().map(result).collect();
+    Ok(Json(AccountResults { results }))
+}
+
+async fn new_account(
+    desk: &Desk,
+    wanted: NewAccount,
+    id: u128,
+    prefix: &str,
+) -> Result<ledger::NewAccount, Problem> {
+    let field = |name: &str| format!("{prefix}{name}");
+    let currency = extract::currency(&wanted.currency, &field("currency"))?;
+    let scale = desk.scale(currency).await?.ok_or(ledger::AccountCode::CurrencyUnknown)?;
+    let limit =
+        wanted.limit.as_deref().map(|limit| extract::limit(limit, scale, &field("limit"))).transpose()?;
+    let rule = rule(wanted.rule, limit, prefix)?.unwrap_or(ledger::Rule::NoOverdraft);
+    check_texts(&wanted.user_data, &wanted.metadata)
+        .map_err(|(name, problem)| Problem::field(field(name), problem))?;
+    let new = ledger::NewAccount {
+        number: wanted.number,
+        currency: wanted.currency,
+        rule: rule.into(),
+        user_data: wanted.user_data,
+        metadata: wanted.metadata,
+        ..ledger::NewAccount::default()
+    };
+    Ok(new.with_id(id).with_limit(limit.unwrap_or(0)))
+}
+
+/// The rule that a rule and a limit mean together; `None` if neither is given.
+fn rule(rule: Option<Rule>, limit: Option<u128>, prefix: &str) -> Result<Option<ledger::Rule>, Problem> {
+    match (rule, limit) {
+        (None, None) => Ok(None),
+        (None | Some(Rule::Limit), Some(_)) => Ok(Some(ledger::Rule::Limit)),
+        (Some(Rule::Limit), None) => {
+            Err(Problem::field(format!("{prefix}limit"), "the rule limit needs a limit"))
+        }
+        (Some(_), Some(_)) => {
+            Err(Problem::field(format!("{prefix}limit"), "only the rule limit has a limit"))
+        }
+        (Some(Rule::NoOverdraft), None) => Ok(Some(ledger::Rule::NoOverdraft)),
+        (Some(Rule::Unlimited), None) => Ok(Some(ledger::Rule::Unlimited)),
+    }
+}
+
+/// Read an account, as it is or as it was
+#[utoipa::path(get, path = "/v1/accounts/{account}", tag = "accounts",
+    params(("account" = String, Path, description = "The account's id or number"), At),
+    responses((status = 200, body = Account), (status = "4XX", body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn get(
+    State(desk): State<Desk>,
+    Named(name): Named,
+    Params(at): Params<At>,
+) -> Result<Json<Account>, Problem> {
+    let id = desk.account(&name, "account").await?;
+    let view = desk.read(at.local, at.lag_entries_max, at.lag_ms_max).await?;
+    let revision = match (at.at_revision, &at.at_time) {
+        (None, None) => Revision(u64::MAX),
+        (Some(revision), None) => Revision(revision),
+        (None, Some(text)) => {
+            let moment = time::parse(text).ok_or_else(|| {
+                Problem::field("at_time", "not a time in RFC 3339 and UTC, as 2026-11-21T09:45:00Z")
+            })?;
+            ledger::revision_at(view.view(), view.progress(), Stamp(moment))?
+        }
+        (Some(_), Some(_)) => {
+            return Err(Problem::field("at_time", "give either at_revision or at_time"));
+        }
+    };
+    if at.at_revision.is_some_and(|wanted| wanted > view.progress().revision.0) {
+        let detail = format!("in the future; the newest revision is {}", view.progress().revision);
+        return Err(Problem::field("at_revision", detail));
+    }
+    let account = ledger::account_at(view.view(), id, revision)?.ok_or(ledger::AccountCode::Unknown)?;
+    Ok(Json(Account::with_balances(&account)))
+}
+
+/// List accounts by id
+#[utoipa::path(get, path = "/v1/accounts", tag = "accounts", params(After),
+    responses((status = 200, body = AccountPage), (status = "4XX", body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn list(
+    State(desk): State<Desk>,
+    Params(page): Params<After>,
+) -> Result<Json<AccountPage>, Problem> {
+    let after = page.after.as_deref().map(|after| extract::uuid(after, "after")).transpose()?;
+    let limit = page_size(page.limit)?;
+    let view = desk.read(page.local, page.lag_entries_max, page.lag_ms_max).await?;
+    let found = long_read(move || ledger::accounts(view.view(), after, Revision(u64::MAX), limit)).await?;
+    if found.items.is_empty() && after.is_some() {
+        return Err(
+            Problem::not_found("page_beyond_end", "there is no account after this one").named("after")
+        );
+    }
+    let next = found.items.last().filter(|_| found.more).map(|last| shown(last.record.id()));
+    Ok(Json(AccountPage { accounts: found.items.iter().map(Account::with_balances).collect(), next }))
+}
+
+/// Change status, limit, user data or metadata
+#[utoipa::path(patch, path = "/v1/accounts/{account}", tag = "accounts", request_body = AccountPatch,
+    params(("account" = String, Path, description = "The account's id or number")),
+    responses((status = 200, body = Account), (status = "4XX", body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn patch(
+    State(desk): State<Desk>,
+    Named(name): Named,
+    Body(patch): Body<AccountPatch>,
+) -> Result<Json<Account>, Problem> {
+    let id = desk.account(&name, "account").await?;
+    let known = desk.book.view(Consistency::Linearizable).await?;
+    let known = ledger::account(known.view(), id)?.ok_or(ledger::AccountCode::Unknown)?;
+    let limit =
+        patch.limit.as_deref().map(|limit| extract::limit(limit, known.record.scale, "limit")).transpose()?;
+    let rule = rule(patch.rule, limit, "")?;
+    let none = Default::default();
+    check_texts(patch.user_data.as_deref().unwrap_or_default(), patch.metadata.as_ref().unwrap_or(&none))
+        .map_err(|(field, problem)| Problem::field(field, problem))?;
+    let status = patch.status.map(|status| match status {
+        AccountStatus::Active => ledger::Status::Active,
+        AccountStatus::Frozen => ledger::Status::Frozen,
+        AccountStatus::Closed => ledger::Status::Closed,
+    });
+    let limit = limit.unwrap_or(0);
+    let update = ledger::UpdateAccount {
+        status: status.map(i32::from),
+        rule: rule.map(i32::from),
+        limit_low: limit as u64,
+        limit_high: (limit >> 64) as u64,
+        user_data: patch.user_data,
+        replace_metadata: patch.metadata.is_some(),
+        metadata: patch.metadata.unwrap_or_default(),
+        unchanged_since: patch.unchanged_since.unwrap_or(0),
+        ..ledger::UpdateAccount::of(id)
+    };
+    let (account, _) = desk.book.update_account(update).await??;
+    Ok(Json(Account::of(&account)))
+}
+
+/// Read an account's transfers with the balance after each, newest first
+#[utoipa::path(get, path = "/v1/accounts/{account}/statement", tag = "accounts",
+    params(("account" = String, Path, description = "The account's id or number"), Before),
+    responses((status = 200, body = StatementPage), (status = "4XX", body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn statement(
+    State(desk): State<Desk>,
+    Named(name): Named,
+    Params(page): Params<Before>,
+) -> Result<Json<StatementPage>, Problem> {
+    let id = desk.account(&name, "account").await?;
+    let before = page.before.as_deref().map(|before| place(before, "before")).transpose()?;
+    let (since, limit) = (Revision(page.since_revision.unwrap_or(0)), page_size(page.limit)?);
+    let view = desk.read(page.local, page.lag_entries_max, page.lag_ms_max).await?;
+    let found = long_read(move || {
+        let Some(account) = ledger::account(view.view(), id)? else { return Ok(None) };
+        Ok(Some((account.record, ledger::statement(view.view(), id, before, since, limit)?)))
+    });
+    let (record, found) = found.await?.ok_or(ledger::AccountCode::Unknown)?;
+    if found.items.is_empty() && before.is_some() {
+        return Err(
+            Problem::not_found("page_beyond_end", "there is nothing before this place").named("before")
+        );
+    }
+    let unit = (record.currency(), record.scale);
+    let line = |line: &ledger::Line| Line {
+        side: if line.entry.effect().is_some_and(|effect| effect.debit == id) { "debit" } else { "credit" },
+        transfer: Transfer::of_entry(&line.entry, Some(unit)),
+        after: Balance::of(&line.balances, record.scale),
+    };
+    let next = found.items.last().filter(|_| found.more);
+    let next = next.map(|last| format!("{}.{}", last.entry.revision, last.entry.position));
+    let lines = found.items.iter().map(line).collect();
+    Ok(Json(StatementPage { account: shown(id), currency: unit.0.to_string(), lines, next }))
+}
+
+/// Create a custom unit of account
+#[utoipa::path(put, path = "/v1/currencies/{code}", tag = "currencies", request_body = NewCurrency,
+    params(("code" = String, Path, description = "3 to 8 capital letters and digits")),
+    responses((status = 200, body = Unit), (status = "4XX", body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn put_currency(
+    State(desk): State<Desk>,
+    Named(code): Named,
+    Body(wanted): Body<NewCurrency>,
+) -> Result<Json<Unit>, Problem> {
+    let currency = extract::currency(&code, "code")?;
+    desk.book.create_currency(ledger::NewCurrency { code, scale: wanted.scale }).await??;
+    Ok(Json(unit(currency, wanted.scale)))
+}
+
+/// Read a unit of account
+#[utoipa::path(get, path = "/v1/currencies/{code}", tag = "currencies",
+    params(("code" = String, Path, description = "3 to 8 capital letters and digits")),
+    responses((status = 200, body = Unit), (status = "4XX", body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn get_currency(
+    State(desk): State<Desk>,
+    Named(code): Named,
+) -> Result<Json<Unit>, Problem> {
+    let currency = extract::currency(&code, "code")?;
+    let missing = || Problem::not_found("currency_unknown", ledger::AccountCode::CurrencyUnknown.to_string());
+    Ok(Json(unit(currency, desk.scale(currency).await?.ok_or_else(missing)?)))
+}
+
+fn unit(currency: ledger::Currency, scale: u32) -> Unit {
+    Unit { code: currency.to_string(), scale, world_account: world_account(currency).1 }
+}

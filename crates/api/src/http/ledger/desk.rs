@@ -1,0 +1,116 @@
+//! What handlers work with: the ledger, and what several of them ask of it or read from a request.
+
+use super::problem::Problem;
+use crate::consistency;
+use crate::ledger::Book;
+use crate::life::Life;
+use crate::page::PageSizes;
+use quoin_core::Revision;
+use quoin_core::ledger::{self, Currency};
+use quoin_engine::{Consistency, ReadView};
+use quoin_proto::quoin::v1 as pb;
+
+/// Page sizes of all lists.
+const PAGE: PageSizes = PageSizes { default: 100, max: 1000 };
+
+/// What handlers work with.
+#[derive(Clone)]
+pub(super) struct Desk {
+    pub(super) book: Book,
+    pub(super) life: Life,
+}
+
+impl Desk {
+    /// A view as fresh as the parameters `local`, `lag_entries_max` and `lag_ms_max` say.
+    pub(super) async fn read(
+        &self,
+        local: bool,
+        lag_entries_max: Option<u64>,
+        lag_ms_max: Option<u64>,
+    ) -> Result<ReadView, Problem> {
+        Ok(self.book.view(asked_consistency(local, lag_entries_max, lag_ms_max)?).await?)
+    }
+
+    /// The id of the account with the id or the number `name`.
+    pub(super) async fn account(&self, name: &str, field: &str) -> Result<u128, Problem> {
+        if let Ok(id) = uuid::Uuid::parse_str(name)
+            && !id.is_nil()
+        {
+            return Ok(id.as_u128());
+        }
+        if let Some(code) = name.strip_prefix("@world/")
+            && let Ok(currency) = code.parse()
+        {
+            return Ok(ledger::world_account(currency).0);
+        }
+        let found = match ledger::account_by_number(self.book.engine().latest().view(), name)? {
+            Some(id) => Some(id),
+            // The account may be newer than this replica's state.
+            None => ledger::account_by_number(self.book.view(Consistency::Linearizable).await?.view(), name)?,
+        };
+        let missing = || {
+            let shown: String = name.chars().take(64).collect();
+            let detail =
+                format!("{shown:?} is neither the id of an account, which is a UUID, nor its number");
+            Problem::not_found("account_unknown", detail).named(field)
+        };
+        found.ok_or_else(missing)
+    }
+
+    /// A currency's number of decimal places.
+    pub(super) async fn scale(&self, currency: Currency) -> Result<Option<u32>, Problem> {
+        match ledger::currency_scale(self.book.engine().latest().view(), currency)? {
+            Some(scale) => Ok(Some(scale)),
+            None => {
+                Ok(ledger::currency_scale(self.book.view(Consistency::Linearizable).await?.view(), currency)?)
+            }
+        }
+    }
+}
+
+fn asked_consistency(
+    local: bool,
+    lag_entries_max: Option<u64>,
+    lag_ms_max: Option<u64>,
+) -> Result<Consistency, Problem> {
+    if local {
+        return Ok(consistency::of(Some(&pb::Local { lag_entries_max, lag_ms_max }.into())));
+    }
+    for (field, bound) in [("lag_entries_max", lag_entries_max), ("lag_ms_max", lag_ms_max)] {
+        if bound.is_some() {
+            return Err(Problem::field(field, "bounds a local read; give local=true with it"));
+        }
+    }
+    Ok(consistency::of(None))
+}
+
+pub(super) fn page_size(limit: Option<u32>) -> Result<usize, Problem> {
+    PAGE.of(limit).map_err(|problem| Problem::field("limit", problem))
+}
+
+/// A position in the order of all transfers, `REVISION.POSITION`.
+pub(super) fn place(text: &str, field: &str) -> Result<(Revision, u32), Problem> {
+    let parts = text
+        .split_once('.')
+        .and_then(|(revision, position)| Some((Revision(revision.parse().ok()?), position.parse().ok()?)));
+    // Adding to a larger revision could overflow.
+    parts.filter(|(revision, _)| revision.0 < u64::MAX / 2).ok_or_else(|| {
+        let shown: String = text.chars().take(64).collect();
+        Problem::field(field, format!("{shown:?} is not the next of a page, as 17.0"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_read_over_http_is_linearizable_unless_it_says_local() {
+        assert_eq!(asked_consistency(false, None, None).unwrap(), Consistency::Linearizable);
+        assert_eq!(asked_consistency(true, None, None).unwrap(), Consistency::ANY);
+        let bounded = Consistency::Local { max_lag_entries: Some(3), max_lag_ms: Some(200) };
+        assert_eq!(asked_consistency(true, Some(3), Some(200)).unwrap(), bounded);
+        let problem = serde_json::to_value(asked_consistency(false, None, Some(200)).unwrap_err()).unwrap();
+        assert_eq!((&problem["field"], &problem["status"]), (&"lag_ms_max".into(), &400.into()));
+    }
+}

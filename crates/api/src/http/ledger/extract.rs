@@ -1,0 +1,221 @@
+//! Parsing requests. Whatever is wrong with one becomes a problem document that names the field.
+
+use super::problem::Problem;
+use axum::body::Bytes;
+use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
+use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::IntoResponse;
+use quoin_core::ledger::{AmountError, Currency, parse_amount};
+use serde::de::DeserializeOwned;
+use sha2::{Digest, Sha256};
+use uuid::Uuid;
+
+/// Maximum bytes of a request's body.
+pub(super) const BODY_BYTES_MAX: usize = 8 << 20;
+/// Maximum bytes of an `Idempotency-Key`.
+const KEY_BYTES_MAX: usize = 256;
+
+/// A JSON body.
+pub(super) struct Body<T>(pub(super) T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
+        check_content_type(request.headers())?;
+        let bytes = Bytes::from_request(request, state).await.map_err(unreadable)?;
+        let mut json = serde_json::Deserializer::from_slice(&bytes);
+        let body = serde_path_to_error::deserialize(&mut json).map_err(|error| {
+            let field = error.path().to_string();
+            let problem = Problem::new(
+                StatusCode::BAD_REQUEST,
+                "malformed",
+                "The body is malformed",
+                error.inner().to_string(),
+            );
+            if field == "." { problem } else { problem.named(field) }
+        })?;
+        json.end().map_err(|error| {
+            let title = "The body is malformed";
+            Problem::new(StatusCode::BAD_REQUEST, "malformed", title, error.to_string())
+        })?;
+        Ok(Self(body))
+    }
+}
+
+fn check_content_type(headers: &HeaderMap) -> Result<(), Problem> {
+    let Some(kind) = headers.get(header::CONTENT_TYPE) else { return Ok(()) };
+    let kind = kind.to_str().unwrap_or_default();
+    let essence = kind.split(';').next().unwrap_or_default().trim();
+    if essence.eq_ignore_ascii_case("application/json") || essence.ends_with("+json") {
+        return Ok(());
+    }
+    let detail = format!("{kind:?} is not accepted: send application/json");
+    Err(Problem::new(
+        StatusCode::UNSUPPORTED_MEDIA_TYPE,
+        "media_type",
+        "The body has another media type",
+        detail,
+    ))
+}
+
+fn unreadable(rejection: BytesRejection) -> Problem {
+    let (status, text) = (rejection.status(), rejection.body_text());
+    Problem::new(
+        status,
+        "unreadable",
+        "The body cannot be read",
+        format!("{text}; at most {BODY_BYTES_MAX} bytes are accepted"),
+    )
+}
+
+/// The query's parameters.
+pub(super) struct Params<T>(pub(super) T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Params<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let params = Query::<T>::from_request_parts(parts, state).await;
+        let refused = |rejection: QueryRejection| {
+            let title = "A query parameter is wrong";
+            Problem::new(StatusCode::BAD_REQUEST, "invalid_parameter", title, rejection.body_text())
+        };
+        params.map(|Query(params)| Self(params)).map_err(refused)
+    }
+}
+
+/// The variable segment of the path.
+pub(super) struct Named(pub(super) String);
+
+impl<S: Send + Sync> FromRequestParts<S> for Named {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let name = Path::<String>::from_request_parts(parts, state).await;
+        let refused = |rejection: PathRejection| {
+            Problem::new(StatusCode::BAD_REQUEST, "invalid_path", "The path is wrong", rejection.body_text())
+        };
+        name.map(|Path(name)| Self(name)).map_err(refused)
+    }
+}
+
+/// The answer to an unknown path.
+pub(super) async fn nothing_here() -> impl IntoResponse {
+    Problem::not_found("no_such_path", "nothing is served at this path; see /docs")
+}
+
+/// The answer to an unknown method.
+pub(super) async fn no_such_method() -> impl IntoResponse {
+    let title = "The path does not have this method";
+    Problem::new(StatusCode::METHOD_NOT_ALLOWED, "no_such_method", title, "see /docs")
+}
+
+/// Whether the client prefers to be answered before the result is known (RFC 7240).
+pub(super) fn responds_async(headers: &HeaderMap) -> bool {
+    let values = headers.get_all("prefer").iter().filter_map(|value| value.to_str().ok());
+    let mut preferences = values.flat_map(|value| value.split(','));
+    preferences.any(|preference| {
+        let name = preference.split(';').next().unwrap_or_default().trim();
+        name.eq_ignore_ascii_case("respond-async")
+    })
+}
+
+/// The id of what a request creates: the body's, one derived from the `Idempotency-Key`, or a new one.
+pub(super) fn request_id(headers: &HeaderMap, id: Option<&str>) -> Result<u128, Problem> {
+    let given = id.map(|id| uuid(id, "id")).transpose()?;
+    let Some(key) = headers.get("idempotency-key") else {
+        return Ok(given.unwrap_or_else(|| Uuid::now_v7().as_u128()));
+    };
+    // A structured field has the key in quotes, which many clients leave out.
+    let key = key.as_bytes();
+    let key = key.strip_prefix(b"\"").and_then(|key| key.strip_suffix(b"\"")).unwrap_or(key);
+    if key.is_empty() || key.len() > KEY_BYTES_MAX {
+        let detail = format!("has {} bytes, not between 1 and {KEY_BYTES_MAX}", key.len());
+        return Err(Problem::field("Idempotency-Key", detail));
+    }
+    let of_key = match std::str::from_utf8(key).ok().and_then(|key| Uuid::parse_str(key).ok()) {
+        Some(id) if !id.is_nil() => id.as_u128(),
+        _ => {
+            let digest = Sha256::digest(key);
+            let first = digest.first_chunk().copied().expect("a digest has 32 bytes");
+            uuid::Builder::from_custom_bytes(first).into_uuid().as_u128()
+        }
+    };
+    match given {
+        Some(id) if id != of_key => {
+            Err(Problem::field("id", "differs from the Idempotency-Key; give one of the two"))
+        }
+        _ => Ok(of_key),
+    }
+}
+
+/// An id, which is not nil.
+pub(super) fn uuid(text: &str, field: &str) -> Result<u128, Problem> {
+    match Uuid::parse_str(text) {
+        Ok(id) if !id.is_nil() => Ok(id.as_u128()),
+        Ok(_) => Err(Problem::field(field, "an id must not be the nil UUID")),
+        Err(_) => {
+            let shown: String = text.chars().take(64).collect();
+            Err(Problem::field(
+                field,
+                format!("{shown:?} is not a UUID, as 0190b5e2-7f2c-7c1e-9d1a-3f5b8c2a4e61"),
+            ))
+        }
+    }
+}
+
+/// A currency's code.
+pub(super) fn currency(text: &str, field: &str) -> Result<Currency, Problem> {
+    let shown: String = text.chars().take(64).collect();
+    shown.parse().map_err(|problem: String| Problem::field(field, problem))
+}
+
+/// An amount above zero.
+pub(super) fn amount(text: &str, scale: u32, field: &str) -> Result<u128, Problem> {
+    match limit(text, scale, field)? {
+        0 => Err(Problem::field(field, "must be above zero")),
+        amount => Ok(amount),
+    }
+}
+
+/// An amount, which may be zero.
+pub(super) fn limit(text: &str, scale: u32, field: &str) -> Result<u128, Problem> {
+    parse_amount(text, scale).map_err(|error: AmountError| Problem::field(field, error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::http::HeaderValue;
+
+    fn headers(name: &'static str, value: &'static str) -> HeaderMap {
+        HeaderMap::from_iter([(header::HeaderName::from_static(name), HeaderValue::from_static(value))])
+    }
+
+    #[test]
+    fn a_key_always_makes_the_same_id_and_must_agree_with_the_body() {
+        let id = "0190b5e2-7f2c-7c1e-9d1a-3f5b8c2a4e61";
+        let key = headers("idempotency-key", "order-17");
+        assert_eq!(request_id(&key, None).unwrap(), request_id(&key, None).unwrap());
+        let quoted = headers("idempotency-key", "\"order-17\"");
+        assert_eq!(request_id(&key, None).unwrap(), request_id(&quoted, None).unwrap());
+        assert!(request_id(&key, Some(id)).is_err());
+        let same = headers("idempotency-key", "0190b5e2-7f2c-7c1e-9d1a-3f5b8c2a4e61");
+        assert_eq!(request_id(&same, Some(id)).unwrap(), Uuid::parse_str(id).unwrap().as_u128());
+        assert!(request_id(&headers("idempotency-key", ""), None).is_err());
+        let (one, other) =
+            (request_id(&HeaderMap::new(), None).unwrap(), request_id(&HeaderMap::new(), None).unwrap());
+        assert_ne!(one, other);
+    }
+
+    #[test]
+    fn a_preference_is_found_among_others() {
+        for value in ["respond-async", "wait=10, Respond-Async", "respond-async; x=1"] {
+            assert!(responds_async(&headers("prefer", value)), "{value}");
+        }
+        assert!(!responds_async(&headers("prefer", "return=minimal")) && !responds_async(&HeaderMap::new()));
+    }
+}

@@ -1,0 +1,648 @@
+//! The bodies and parameters of requests and answers, from which the OpenAPI document is generated.
+//!
+//! Amounts are decimal strings with all places of their currency, never numbers: many readers take JSON's
+//! numbers for floats.
+
+use super::time;
+use quoin_core::ledger::{
+    self, AccountRecord, Code, Currency, Entry, Kind, PendingState, Resolution, TransferState, format_amount,
+    format_signed,
+};
+use quoin_core::{Revision, Stamp};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use utoipa::{IntoParams, ToSchema};
+use uuid::Uuid;
+
+/// How far an account may go below zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Rule {
+    /// Not at all.
+    NoOverdraft,
+    /// Down to the limit.
+    Limit,
+    /// Without bound: for system accounts.
+    Unlimited,
+}
+
+/// The transfers that an account takes part in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum AccountStatus {
+    /// Takes part in all transfers.
+    Active,
+    /// Takes part in none, except that pending transfers can be voided, until it is active again.
+    Frozen,
+    /// Takes part in none, forever. Only an empty account can be closed.
+    Closed,
+}
+
+/// An account to create.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NewAccount {
+    /// A UUID of your choice: the same request again creates nothing. Without one, and without an
+    /// Idempotency-Key, the ledger chooses.
+    #[schema(format = "uuid")]
+    pub(super) id: Option<String>,
+    /// The number by which people know it; unique. Numbers that begin with @ are reserved.
+    #[serde(default)]
+    #[schema(max_length = 64)]
+    pub(super) number: String,
+    /// The code of ISO 4217 or of a custom unit.
+    #[schema(example = "EUR", pattern = "^[A-Z0-9]{3,8}$")]
+    pub(super) currency: String,
+    /// By default `limit` if there is a limit, else `no_overdraft`.
+    pub(super) rule: Option<Rule>,
+    /// How far it may go below zero, as a decimal string.
+    #[schema(example = "500.00")]
+    pub(super) limit: Option<String>,
+    /// Free text, up to 256 bytes.
+    #[serde(default)]
+    pub(super) user_data: String,
+    /// Free text by name, up to 4,096 bytes together.
+    #[serde(default)]
+    pub(super) metadata: BTreeMap<String, String>,
+}
+
+/// Changes of an account; absent fields stay.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct AccountPatch {
+    pub(super) status: Option<AccountStatus>,
+    pub(super) rule: Option<Rule>,
+    /// As in a new account; implies the rule `limit`.
+    pub(super) limit: Option<String>,
+    pub(super) user_data: Option<String>,
+    /// Replaces all metadata.
+    pub(super) metadata: Option<BTreeMap<String, String>>,
+    /// Refused (412) if the account was changed after this revision.
+    pub(super) unchanged_since: Option<u64>,
+}
+
+/// Balances as decimal strings.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(crate) struct Balance {
+    /// Credits less debits.
+    #[schema(example = "12.50")]
+    pub(super) balance: String,
+    /// The part of it that pending transfers reserve.
+    pub(super) locked: String,
+    /// What pending transfers may add.
+    pub(super) incoming: String,
+    /// Sum of all debits.
+    pub(super) debits: String,
+    /// Sum of all credits.
+    pub(super) credits: String,
+}
+
+impl Balance {
+    pub(super) fn of(balances: &ledger::Balances, scale: u32) -> Self {
+        Self {
+            balance: format_signed(balances.credits_posted, balances.debits_posted, scale),
+            locked: format_amount(balances.debits_pending, scale),
+            incoming: format_amount(balances.credits_pending, scale),
+            debits: format_amount(balances.debits_posted, scale),
+            credits: format_amount(balances.credits_posted, scale),
+        }
+    }
+}
+
+/// An account.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Account {
+    #[schema(format = "uuid")]
+    pub(super) id: String,
+    pub(super) number: String,
+    pub(super) currency: String,
+    /// Decimal places of the currency.
+    pub(super) scale: u32,
+    pub(super) status: AccountStatus,
+    pub(super) rule: Rule,
+    /// If the rule is `limit`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) limit: Option<String>,
+    pub(super) user_data: String,
+    pub(super) metadata: BTreeMap<String, String>,
+    /// When it was created (RFC 3339).
+    #[schema(format = DateTime)]
+    pub(super) created: String,
+    pub(super) created_revision: u64,
+    /// The revision of its last change, transfers not counted.
+    pub(super) changed_revision: u64,
+    /// The revision of the last change of its balances; 0 for none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) balance_revision: Option<u64>,
+    /// Absent in events.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub(super) balance: Option<Balance>,
+}
+
+impl Account {
+    pub(super) fn of(record: &AccountRecord) -> Self {
+        let present = record.present();
+        let rule = match present.rule() {
+            ledger::Rule::NoOverdraft => Rule::NoOverdraft,
+            ledger::Rule::Limit => Rule::Limit,
+            ledger::Rule::Unlimited => Rule::Unlimited,
+        };
+        let status = match record.status() {
+            ledger::Status::Active => AccountStatus::Active,
+            ledger::Status::Frozen => AccountStatus::Frozen,
+            ledger::Status::Closed => AccountStatus::Closed,
+        };
+        let limit = record.allowance().filter(|_| rule == Rule::Limit);
+        Self {
+            id: shown(record.id()),
+            number: record.origin.number.clone(),
+            currency: record.origin.currency.clone(),
+            scale: record.scale,
+            status,
+            rule,
+            limit: limit.map(|limit| format_amount(limit, record.scale)),
+            user_data: present.user_data,
+            metadata: present.metadata,
+            created: time::format(record.created_ms),
+            created_revision: record.created_revision,
+            changed_revision: record.changed_revision,
+            balance_revision: None,
+            balance: None,
+        }
+    }
+
+    pub(super) fn with_balances(account: &ledger::Account) -> Self {
+        Self {
+            balance: Some(Balance::of(&account.balances, account.record.scale)),
+            balance_revision: Some(account.balance_revision.0),
+            ..Self::of(&account.record)
+        }
+    }
+}
+
+/// An id as a UUID.
+pub(super) fn shown(id: u128) -> String {
+    Uuid::from_u128(id).to_string()
+}
+
+/// A page of accounts, by id.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct AccountPage {
+    pub(super) accounts: Vec<Account>,
+    /// The `after` of the next page; absent at the end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) next: Option<String>,
+}
+
+/// Accounts to create together, each with its own result.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NewAccounts {
+    #[schema(min_items = 1, max_items = 1000)]
+    pub(super) accounts: Vec<NewAccount>,
+}
+
+/// The result of one of several accounts.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct AccountResult {
+    /// The account, if it was created now, or earlier with the same content.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) account: Option<Account>,
+    /// Otherwise the reason.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) refused: Option<String>,
+}
+
+/// The results of several accounts, in their order.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct AccountResults {
+    pub(super) results: Vec<AccountResult>,
+}
+
+/// What a transfer does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum TransferKind {
+    /// Moves the amount at once.
+    #[default]
+    Single,
+    /// Reserves the amount until it is posted, is voided, or expires.
+    Pending,
+    /// Moves the amount that a pending transfer reserves, or a given part of it.
+    Post,
+    /// Releases the amount that a pending transfer reserves.
+    Void,
+}
+
+/// A transfer to create. `single` and `pending` need both accounts, amount and currency; `post` and `void`
+/// need the pending transfer, and `post` may have an amount with its currency.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct NewTransfer {
+    /// A UUID of your choice, a new one for each transfer: the same request again changes nothing and gets
+    /// the same answer. UUIDv7 is the fastest.
+    #[schema(format = "uuid")]
+    pub(super) id: Option<String>,
+    pub(super) kind: TransferKind,
+    /// The account to debit: its id or number.
+    #[schema(example = "@world/EUR")]
+    pub(super) debit_account: Option<String>,
+    /// The account to credit: its id or number.
+    pub(super) credit_account: Option<String>,
+    /// A decimal string, above zero.
+    #[schema(example = "12.50", pattern = "^[0-9]+(\\.[0-9]+)?$")]
+    pub(super) amount: Option<String>,
+    #[schema(example = "EUR", pattern = "^[A-Z0-9]{3,8}$")]
+    pub(super) currency: Option<String>,
+    /// Only with `post` and `void`.
+    #[schema(format = "uuid")]
+    pub(super) pending_id: Option<String>,
+    /// Only with `pending`: it expires after this many milliseconds.
+    pub(super) timeout_ms: Option<u64>,
+    /// In a batch: all or none, together with the next transfer.
+    pub(super) linked: bool,
+    /// Its purpose, as a number of your choice.
+    pub(super) code: u32,
+    /// Its purpose, up to 256 bytes.
+    pub(super) reference: String,
+    /// Free text, up to 256 bytes.
+    pub(super) user_data: String,
+}
+
+/// Money from or to outside: a transfer between an account and `@world/` and its currency.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Movement {
+    /// As in a transfer.
+    #[schema(format = "uuid")]
+    pub(super) id: Option<String>,
+    /// Its id or number.
+    pub(super) account: String,
+    /// A decimal string, above zero.
+    #[schema(example = "12.50", pattern = "^[0-9]+(\\.[0-9]+)?$")]
+    pub(super) amount: String,
+    #[schema(example = "EUR", pattern = "^[A-Z0-9]{3,8}$")]
+    pub(super) currency: String,
+    /// Its purpose, as a number of your choice.
+    #[serde(default)]
+    pub(super) code: u32,
+    /// Its purpose, up to 256 bytes.
+    #[serde(default)]
+    pub(super) reference: String,
+    /// Free text, up to 256 bytes.
+    #[serde(default)]
+    pub(super) user_data: String,
+}
+
+/// The end of a pending transfer.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Ending {
+    /// As in a transfer.
+    #[schema(format = "uuid")]
+    pub(super) id: Option<String>,
+    /// Only to post: a part of the amount; the rest is released.
+    pub(super) amount: Option<String>,
+    /// The amount's currency.
+    pub(super) currency: Option<String>,
+    /// Its purpose, as a number of your choice.
+    pub(super) code: u32,
+    /// Its purpose, up to 256 bytes.
+    pub(super) reference: String,
+    /// Free text, up to 256 bytes.
+    pub(super) user_data: String,
+}
+
+/// The state of a transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum TransferStatus {
+    /// It was done.
+    Done,
+    /// It was refused; see the reason.
+    Refused,
+    /// The amount is reserved.
+    Pending,
+    /// It was pending, and was posted.
+    Posted,
+    /// It was pending, and was voided.
+    Voided,
+    /// It was pending, and has expired.
+    Expired,
+}
+
+/// A transfer with its result.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Transfer {
+    #[schema(format = "uuid")]
+    pub(super) id: String,
+    /// single, pending, post, void; in events and statements also expired.
+    pub(super) kind: &'static str,
+    pub(super) status: TransferStatus,
+    /// Why it was refused, as a stable word.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) reason: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) debit_account: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) credit_account: Option<String>,
+    /// The amount that it moved or reserved, or should have.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) amount: Option<String>,
+    /// The amount that it released.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) released: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) currency: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) pending_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) timeout_ms: Option<u64>,
+    /// When a pending transfer expires or expired.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) expires: Option<String>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(super) linked: bool,
+    pub(super) code: u32,
+    pub(super) reference: String,
+    pub(super) user_data: String,
+    /// The revision that recorded it.
+    pub(super) revision: u64,
+    /// Its position in the revision.
+    pub(super) position: u32,
+    /// When it was recorded (RFC 3339).
+    #[schema(format = DateTime)]
+    pub(super) time: String,
+    /// The debit account right after it. Only in the answer to its request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) debit_balance: Option<Balance>,
+    /// The credit account right after it. Only in the answer to its request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) credit_balance: Option<Balance>,
+}
+
+/// A recorded transfer, from its reply or from the journal.
+pub(super) struct Known<'a> {
+    pub(super) transfer: &'a ledger::Transfer<'a>,
+    pub(super) code: Code,
+    pub(super) revision: Revision,
+    pub(super) position: u32,
+    pub(super) stamp: Stamp,
+    pub(super) effect: Option<Resolution>,
+    /// The currency with its scale, if known.
+    pub(super) unit: Option<(Currency, u32)>,
+}
+
+impl Transfer {
+    pub(super) fn of(known: &Known<'_>) -> Self {
+        let Known { transfer, code, effect, unit, .. } = known;
+        let amount = |units: u128| unit.map(|(_, scale)| format_amount(units, scale));
+        let (mut debit, mut credit) = (None, None);
+        let (mut asked, mut pending_id, mut timeout_ms) = (None, None, None);
+        let kind = match transfer.kind {
+            Kind::Single { debit: from, credit: to, amount } => {
+                (debit, credit, asked) = (Some(from), Some(to), Some(amount));
+                "single"
+            }
+            Kind::Pending { debit: from, credit: to, amount, timeout_ms: timeout } => {
+                (debit, credit, asked) = (Some(from), Some(to), Some(amount));
+                timeout_ms = Some(timeout).filter(|timeout| *timeout > 0);
+                "pending"
+            }
+            Kind::Post { pending, amount } => {
+                (pending_id, asked) = (Some(pending), amount);
+                "post"
+            }
+            Kind::Void { pending } => {
+                pending_id = Some(pending);
+                "void"
+            }
+            Kind::Expired { pending } => {
+                pending_id = Some(pending);
+                "expired"
+            }
+        };
+        if let Some(effect) = effect {
+            (debit, credit) = (Some(effect.debit), Some(effect.credit));
+            asked = Some(effect.amount);
+        }
+        let released = effect.map_or(0, |effect| effect.pending_amount);
+        let status = match code {
+            Code::Ok if kind == "pending" => TransferStatus::Pending,
+            Code::Ok => TransferStatus::Done,
+            _ => TransferStatus::Refused,
+        };
+        Self {
+            id: shown(transfer.id),
+            kind,
+            status,
+            reason: (*code != Code::Ok).then(|| code.name()),
+            debit_account: debit.map(shown),
+            credit_account: credit.map(shown),
+            amount: asked.and_then(amount),
+            released: Some(released).filter(|released| *released > 0).and_then(amount),
+            currency: unit.map(|(currency, _)| currency.to_string()),
+            pending_id: pending_id.map(shown),
+            timeout_ms,
+            expires: None,
+            linked: transfer.linked,
+            code: transfer.code,
+            reference: transfer.reference.to_owned(),
+            user_data: transfer.user_data.to_owned(),
+            revision: known.revision.0,
+            position: known.position,
+            time: time::format(known.stamp.0),
+            debit_balance: None,
+            credit_balance: None,
+        }
+    }
+
+    pub(super) fn of_entry(entry: &Entry, unit: Option<(Currency, u32)>) -> Self {
+        let Entry { code, revision, position, stamp, .. } = *entry;
+        let (transfer, effect) = (entry.transfer(), entry.effect());
+        Self::of(&Known { transfer: &transfer, code, revision, position, stamp, effect, unit })
+    }
+
+    pub(super) fn with_state(mut self, state: TransferState) -> Self {
+        if let TransferState::Pending(state, deadline, _) = state {
+            self.status = match state {
+                PendingState::Open => TransferStatus::Pending,
+                PendingState::Posted => TransferStatus::Posted,
+                PendingState::Voided => TransferStatus::Voided,
+                PendingState::Expired => TransferStatus::Expired,
+            };
+            self.expires = (deadline.0 > 0).then(|| time::format(deadline.0));
+        }
+        self
+    }
+}
+
+/// A page of transfers, in the order in which they were recorded.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct TransferPage {
+    pub(super) transfers: Vec<Transfer>,
+    /// The `after` of the next page; absent at the end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) next: Option<String>,
+}
+
+/// Transfers to create in order, in one step, each with its own result.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NewTransfers {
+    #[schema(min_items = 1, max_items = 8190)]
+    pub(super) transfers: Vec<NewTransfer>,
+}
+
+/// The results of several transfers, in their order.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct TransferResults {
+    pub(super) results: Vec<TransferResult>,
+}
+
+/// The result of one of several transfers.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct TransferResult {
+    /// The recorded transfer; absent if the id was used before with other content.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) transfer: Option<Transfer>,
+    /// The id was used before with the same content: this is its first result.
+    pub(super) duplicate: bool,
+    /// `id_conflict`, if the id was used before with other content.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) conflict: Option<&'static str>,
+}
+
+/// The request is on the disks of a majority; its result is at the location.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Accepted {
+    #[schema(format = "uuid")]
+    pub(super) id: String,
+    /// `accepted`.
+    pub(super) status: &'static str,
+    /// The path of the result.
+    pub(super) location: String,
+}
+
+/// Several accepted requests.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct AcceptedAll {
+    pub(super) accepted: Vec<Accepted>,
+}
+
+/// A line of a statement.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Line {
+    /// `debit` or `credit`: this account's side of the transfer.
+    pub(super) side: &'static str,
+    pub(super) transfer: Transfer,
+    /// The account after it.
+    pub(super) after: Balance,
+}
+
+/// A page of a statement, newest first.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct StatementPage {
+    pub(super) account: String,
+    pub(super) currency: String,
+    pub(super) lines: Vec<Line>,
+    /// The `before` of the next page; absent at the end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) next: Option<String>,
+}
+
+/// A custom unit of account to create.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NewCurrency {
+    /// Decimal places.
+    #[schema(maximum = 18)]
+    pub(super) scale: u32,
+}
+
+/// A unit of account.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Unit {
+    pub(super) code: String,
+    /// Decimal places.
+    pub(super) scale: u32,
+    /// The account from which its money comes and to which it goes.
+    pub(super) world_account: String,
+}
+
+/// Which state of an account to read.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields, default)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct At {
+    /// As of this revision.
+    pub(super) at_revision: Option<u64>,
+    /// As of this time, in RFC 3339 and UTC: 2026-11-21T09:45:00Z.
+    pub(super) at_time: Option<String>,
+    /// Read this replica's state, which may be older than what was answered before.
+    pub(super) local: bool,
+    /// Only with `local`: answer 503 if the replica is more log entries behind.
+    pub(super) lag_entries_max: Option<u64>,
+    /// Only with `local`: answer 503 if the replica was last up to date more milliseconds ago.
+    pub(super) lag_ms_max: Option<u64>,
+}
+
+/// How fresh a read must be.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields, default)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct Fresh {
+    /// Read this replica's state, which may be older than what was answered before.
+    pub(super) local: bool,
+    /// Only with `local`: answer 503 if the replica is more log entries behind.
+    pub(super) lag_entries_max: Option<u64>,
+    /// Only with `local`: answer 503 if the replica was last up to date more milliseconds ago.
+    pub(super) lag_ms_max: Option<u64>,
+}
+
+/// A page of a list.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields, default)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct After {
+    /// The `next` of the previous page.
+    pub(super) after: Option<String>,
+    /// The page size, by default 100.
+    #[param(minimum = 1, maximum = 1000)]
+    pub(super) limit: Option<u32>,
+    /// Read this replica's state, which may be older than what was answered before.
+    pub(super) local: bool,
+    /// Only with `local`: answer 503 if the replica is more log entries behind.
+    pub(super) lag_entries_max: Option<u64>,
+    /// Only with `local`: answer 503 if the replica was last up to date more milliseconds ago.
+    pub(super) lag_ms_max: Option<u64>,
+}
+
+/// A page of a statement.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields, default)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct Before {
+    /// The `next` of the previous page.
+    pub(super) before: Option<String>,
+    /// The oldest revision to include.
+    pub(super) since_revision: Option<u64>,
+    /// The page size, by default 100.
+    #[param(minimum = 1, maximum = 1000)]
+    pub(super) limit: Option<u32>,
+    /// Read this replica's state, which may be older than what was answered before.
+    pub(super) local: bool,
+    /// Only with `local`: answer 503 if the replica is more log entries behind.
+    pub(super) lag_entries_max: Option<u64>,
+    /// Only with `local`: answer 503 if the replica was last up to date more milliseconds ago.
+    pub(super) lag_ms_max: Option<u64>,
+}
+
+/// Where to begin with events.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields, default)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct EventsFrom {
+    /// The first revision; 0 for all events. By default, and without Last-Event-ID, only new events.
+    pub(super) from_revision: Option<u64>,
+}

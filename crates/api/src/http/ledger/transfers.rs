@@ -1,0 +1,390 @@
+//! Transfers, alone and in batches, answered when they are done or as soon as they are accepted.
+//!
+//! Both are one command in the log. Accepted means that the command is on the disks of a majority; it is
+//! applied in the order of the log, so an accepted transfer can neither lose its result nor overtake another.
+
+use super::answer::created;
+use super::desk::{Desk, page_size, place};
+use super::extract::{self, Body, Named, Params};
+use super::model::{
+    Accepted, AcceptedAll, After, Balance, Ending, Fresh, Known, Movement, NewTransfer, NewTransfers,
+    Transfer, TransferKind, TransferPage, TransferResult, TransferResults, shown,
+};
+use super::problem::Problem;
+use crate::commands::long_read;
+use crate::ledger::TIMEOUT_MS_MAX;
+use axum::Json;
+use axum::extract::State;
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use quoin_core::Revision;
+use quoin_core::ledger::{
+    self, Code, Currency, Journal, Kind, REFERENCE_BYTES_MAX, TRANSFERS_MAX, TransferReply, Transfers,
+    world_account,
+};
+
+/// A transfer to create.
+struct Wanted<'a> {
+    transfer: ledger::Transfer<'a>,
+    unit: Option<(Currency, u32)>,
+}
+
+/// Create a transfer
+#[utoipa::path(post, path = "/v1/transfers", tag = "transfers", request_body = NewTransfer,
+    params(("Idempotency-Key" = Option<String>, Header, description = "Instead of an id"),
+        ("Prefer" = Option<String>, Header, description = "respond-async: answer 202 when it is durable")),
+    responses((status = 201, body = Transfer), (status = 200, body = Transfer, description = "It was done before"),
+        (status = 202, body = Accepted), (status = "4XX", body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn create(
+    State(desk): State<Desk>,
+    headers: HeaderMap,
+    Body(body): Body<NewTransfer>,
+) -> Result<Response, Problem> {
+    if body.linked {
+        return Err(Problem::field("linked", "there is no next transfer to link to; use a batch"));
+    }
+    let id = extract::request_id(&headers, body.id.as_deref())?;
+    let wanted = understand(&desk, &body, id, "").await?;
+    submit(&desk, &headers, wanted).await
+}
+
+/// Create up to 8,190 transfers in order, in one step
+#[utoipa::path(post, path = "/v1/transfers/batch", tag = "transfers", request_body = NewTransfers,
+    params(("Prefer" = Option<String>, Header, description = "respond-async: answer 202 when they are durable")),
+    responses((status = 200, body = TransferResults), (status = 202, body = AcceptedAll),
+        (status = "4XX", body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn create_many(
+    State(desk): State<Desk>,
+    headers: HeaderMap,
+    Body(NewTransfers { transfers }): Body<NewTransfers>,
+) -> Result<Response, Problem> {
+    let count = transfers.len();
+    if count == 0 || count > TRANSFERS_MAX {
+        let detail = format!("{count} is not between 1 and {TRANSFERS_MAX}");
+        return Err(Problem::field("transfers", detail));
+    }
+    if transfers.last().is_some_and(|last| last.linked) {
+        return Err(Problem::field("transfers", "the last one is linked to the next, which is missing"));
+    }
+    let accepted_only = extract::responds_async(&headers);
+    let mut command = Transfers::new(!accepted_only);
+    let mut all = Vec::with_capacity(count);
+    for (place, body) in transfers.iter().enumerate() {
+        let prefix = format!("transfers[{place}].");
+        let id = match &body.id {
+            Some(id) => extract::uuid(id, &format!("{prefix}id"))?,
+            None => uuid::Uuid::now_v7().as_u128(),
+        };
+        let wanted = understand(&desk, body, id, &prefix).await?;
+        command.push(&wanted.transfer);
+        all.push(wanted);
+    }
+    let replies = desk.book.transfers(command).await?.replies;
+    if accepted_only && replies.iter().all(|reply| reply.code != Code::IdConflict) {
+        let accepted = all.iter().map(|wanted| accepted(wanted.transfer.id)).collect();
+        return Ok(accepted_response(None, &AcceptedAll { accepted }));
+    }
+    let result = |(wanted, reply): (&Wanted<'_>, TransferReply)| TransferResult {
+        duplicate: reply.duplicate,
+        conflict: (reply.code == Code::IdConflict).then(|| reply.code.name()),
+        transfer: (reply.code != Code::IdConflict).then(|| answered(wanted, &reply)),
+    };
+    Ok(Json(TransferResults { results: all.iter().zip(replies).map(result).collect() }).into_response())
+}
+
+/// Post a pending transfer, in full or in part
+#[utoipa::path(post, path = "/v1/transfers/{id}/post", tag = "transfers", request_body = Ending,
+    params(("id" = String, Path, description = "The pending transfer's id"),
+        ("Idempotency-Key" = Option<String>, Header), ("Prefer" = Option<String>, Header)),
+    responses((status = 201, body = Transfer), (status = 200, body = Transfer), (status = 202, body = Accepted),
+        (status = "4XX", body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn post(
+    State(desk): State<Desk>,
+    Named(pending): Named,
+    headers: HeaderMap,
+    Body(ending): Body<Ending>,
+) -> Result<Response, Problem> {
+    end(&desk, &headers, TransferKind::Post, pending, ending).await
+}
+
+/// Void a pending transfer
+#[utoipa::path(post, path = "/v1/transfers/{id}/void", tag = "transfers", request_body = Ending,
+    params(("id" = String, Path, description = "The pending transfer's id"),
+        ("Idempotency-Key" = Option<String>, Header), ("Prefer" = Option<String>, Header)),
+    responses((status = 201, body = Transfer), (status = 200, body = Transfer), (status = 202, body = Accepted),
+        (status = "4XX", body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn void(
+    State(desk): State<Desk>,
+    Named(pending): Named,
+    headers: HeaderMap,
+    Body(ending): Body<Ending>,
+) -> Result<Response, Problem> {
+    end(&desk, &headers, TransferKind::Void, pending, ending).await
+}
+
+async fn end(
+    desk: &Desk,
+    headers: &HeaderMap,
+    kind: TransferKind,
+    pending: String,
+    ending: Ending,
+) -> Result<Response, Problem> {
+    let Ending { id, amount, currency, code, reference, user_data } = ending;
+    let id = extract::request_id(headers, id.as_deref())?;
+    let pending_id = Some(pending);
+    let body = NewTransfer {
+        kind,
+        pending_id,
+        amount,
+        currency,
+        code,
+        reference,
+        user_data,
+        ..NewTransfer::default()
+    };
+    submit(desk, headers, understand(desk, &body, id, "").await?).await
+}
+
+/// Bring money in from outside
+#[utoipa::path(post, path = "/v1/deposits", tag = "transfers", request_body = Movement,
+    params(("Idempotency-Key" = Option<String>, Header), ("Prefer" = Option<String>, Header)),
+    responses((status = 201, body = Transfer), (status = 200, body = Transfer), (status = 202, body = Accepted),
+        (status = "4XX", body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn deposit(
+    State(desk): State<Desk>,
+    headers: HeaderMap,
+    Body(movement): Body<Movement>,
+) -> Result<Response, Problem> {
+    across(&desk, &headers, movement, true).await
+}
+
+/// Take money out
+#[utoipa::path(post, path = "/v1/withdrawals", tag = "transfers", request_body = Movement,
+    params(("Idempotency-Key" = Option<String>, Header), ("Prefer" = Option<String>, Header)),
+    responses((status = 201, body = Transfer), (status = 200, body = Transfer), (status = 202, body = Accepted),
+        (status = "4XX", body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn withdraw(
+    State(desk): State<Desk>,
+    headers: HeaderMap,
+    Body(movement): Body<Movement>,
+) -> Result<Response, Problem> {
+    across(&desk, &headers, movement, false).await
+}
+
+async fn across(
+    desk: &Desk,
+    headers: &HeaderMap,
+    movement: Movement,
+    into: bool,
+) -> Result<Response, Problem> {
+    let id = extract::request_id(headers, movement.id.as_deref())?;
+    let currency = extract::currency(&movement.currency, "currency")?;
+    let scale = desk.scale(currency).await?.ok_or_else(|| currency_unknown("currency"))?;
+    let amount = extract::amount(&movement.amount, scale, "amount")?;
+    check_texts(&movement.reference, &movement.user_data, "")?;
+    let (account, (world, _)) = (desk.account(&movement.account, "account").await?, world_account(currency));
+    let (debit, credit) = if into { (world, account) } else { (account, world) };
+    let transfer = ledger::Transfer {
+        currency: Some(currency),
+        code: movement.code,
+        reference: &movement.reference,
+        user_data: &movement.user_data,
+        ..ledger::Transfer::new(id, Kind::Single { debit, credit, amount })
+    };
+    submit(desk, headers, Wanted { transfer, unit: Some((currency, scale)) }).await
+}
+
+fn currency_unknown(field: &str) -> Problem {
+    Problem::from(ledger::AccountCode::CurrencyUnknown).named(field)
+}
+
+fn check_texts(reference: &str, user_data: &str, prefix: &str) -> Result<(), Problem> {
+    for (name, text) in [("reference", reference), ("user_data", user_data)] {
+        if text.len() > REFERENCE_BYTES_MAX {
+            let detail = format!("has {} bytes, at most {REFERENCE_BYTES_MAX}", text.len());
+            return Err(Problem::field(format!("{prefix}{name}"), detail));
+        }
+    }
+    Ok(())
+}
+
+/// The transfer that a body asks for.
+async fn understand<'a>(
+    desk: &Desk,
+    body: &'a NewTransfer,
+    id: u128,
+    prefix: &str,
+) -> Result<Wanted<'a>, Problem> {
+    let field = |name: &str| format!("{prefix}{name}");
+    let moves = matches!(body.kind, TransferKind::Single | TransferKind::Pending);
+    let foreign = [
+        ("debit_account", !moves && body.debit_account.is_some()),
+        ("credit_account", !moves && body.credit_account.is_some()),
+        ("pending_id", moves && body.pending_id.is_some()),
+        ("amount", body.kind == TransferKind::Void && body.amount.is_some()),
+        ("timeout_ms", body.kind != TransferKind::Pending && body.timeout_ms.is_some()),
+    ];
+    if let Some((name, _)) = foreign.iter().find(|(_, given)| *given) {
+        return Err(Problem::field(field(name), "a transfer of this kind has no such field"));
+    }
+    check_texts(&body.reference, &body.user_data, prefix)?;
+    let missing = |name: &str| Problem::field(field(name), "missing");
+    let mut unit = None;
+    if let Some(code) = &body.currency {
+        let currency = extract::currency(code, &field("currency"))?;
+        let scale = desk.scale(currency).await?.ok_or_else(|| currency_unknown(&field("currency")))?;
+        unit = Some((currency, scale));
+    }
+    let amount = match (&body.amount, unit) {
+        (None, _) => None,
+        (Some(_), None) => return Err(missing("currency")),
+        (Some(text), Some((_, scale))) => Some(extract::amount(text, scale, &field("amount"))?),
+    };
+    let kind = if moves {
+        let (debit, credit) = (body.debit_account.as_deref(), body.credit_account.as_deref());
+        let debit =
+            desk.account(debit.ok_or_else(|| missing("debit_account"))?, &field("debit_account")).await?;
+        let credit =
+            desk.account(credit.ok_or_else(|| missing("credit_account"))?, &field("credit_account")).await?;
+        if debit == credit {
+            return Err(Problem::field(field("credit_account"), "the debit account is the same"));
+        }
+        let amount = amount.ok_or_else(|| missing("amount"))?;
+        match body.kind {
+            TransferKind::Pending => {
+                let timeout_ms = body.timeout_ms.unwrap_or(0);
+                if timeout_ms > TIMEOUT_MS_MAX {
+                    let detail = format!("{timeout_ms} is more than {TIMEOUT_MS_MAX}, ten years");
+                    return Err(Problem::field(field("timeout_ms"), detail));
+                }
+                Kind::Pending { debit, credit, amount, timeout_ms }
+            }
+            _ => Kind::Single { debit, credit, amount },
+        }
+    } else {
+        let pending = body.pending_id.as_deref().ok_or_else(|| missing("pending_id"))?;
+        let pending = extract::uuid(pending, &field("pending_id"))?;
+        match body.kind {
+            TransferKind::Post => Kind::Post { pending, amount },
+            _ => Kind::Void { pending },
+        }
+    };
+    let transfer = ledger::Transfer {
+        id,
+        kind,
+        linked: body.linked,
+        currency: unit.map(|(currency, _)| currency),
+        code: body.code,
+        reference: &body.reference,
+        user_data: &body.user_data,
+    };
+    Ok(Wanted { transfer, unit })
+}
+
+/// Applies one transfer, and answers as the client prefers.
+async fn submit(desk: &Desk, headers: &HeaderMap, wanted: Wanted<'_>) -> Result<Response, Problem> {
+    let accepted_only = extract::responds_async(headers);
+    let mut command = Transfers::new(!accepted_only);
+    command.push(&wanted.transfer);
+    let reply = desk.book.transfers(command).await?.replies.swap_remove(0);
+    if reply.code == Code::IdConflict {
+        return Err(Problem::refused(reply.code, None).named("id"));
+    }
+    let location = location(wanted.transfer.id);
+    if accepted_only {
+        return Ok(accepted_response(Some(&location), &accepted(wanted.transfer.id)));
+    }
+    let transfer = answered(&wanted, &reply);
+    if reply.code != Code::Ok {
+        return Err(Problem::refused(reply.code, Some(transfer)));
+    }
+    let status = if reply.duplicate { StatusCode::OK } else { StatusCode::CREATED };
+    Ok(created(status, &location, &transfer))
+}
+
+fn location(id: u128) -> String {
+    format!("/v1/transfers/{}", shown(id))
+}
+
+fn accepted(id: u128) -> Accepted {
+    Accepted { id: shown(id), status: "accepted", location: location(id) }
+}
+
+fn accepted_response(location: Option<&str>, body: &impl serde::Serialize) -> Response {
+    let mut response = (StatusCode::ACCEPTED, Json(body)).into_response();
+    let headers = response.headers_mut();
+    headers.insert("preference-applied", HeaderValue::from_static("respond-async"));
+    if let Some(location) = location.and_then(|location| HeaderValue::from_str(location).ok()) {
+        headers.insert("location", location);
+    }
+    response
+}
+
+/// A transfer with its result and the balances after it.
+fn answered(wanted: &Wanted<'_>, reply: &TransferReply) -> Transfer {
+    let TransferReply { code, revision, position, stamp, detail, .. } = reply;
+    let unit = detail.as_ref().map(|detail| (detail.currency, u32::from(detail.scale))).or(wanted.unit);
+    let effect = detail.as_ref().map(|detail| detail.resolution);
+    let (transfer, (code, revision, position, stamp)) =
+        (&wanted.transfer, (*code, *revision, *position, *stamp));
+    let mut answer = Transfer::of(&Known { transfer, code, revision, position, stamp, effect, unit });
+    if let Some(detail) = detail {
+        answer.debit_balance = Some(Balance::of(&detail.debit, detail.scale.into()));
+        answer.credit_balance = Some(Balance::of(&detail.credit, detail.scale.into()));
+    }
+    answer
+}
+
+/// Read a transfer with its state
+#[utoipa::path(get, path = "/v1/transfers/{id}", tag = "transfers", params(("id" = String, Path), Fresh),
+    responses((status = 200, body = Transfer), (status = "4XX", body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn get(
+    State(desk): State<Desk>,
+    Named(id): Named,
+    Params(fresh): Params<Fresh>,
+) -> Result<Json<Transfer>, Problem> {
+    let id = extract::uuid(&id, "id")?;
+    let view = desk.read(fresh.local, fresh.lag_entries_max, fresh.lag_ms_max).await?;
+    let found = ledger::transfer(view.view(), id)?;
+    let found = found.ok_or_else(|| Problem::not_found("transfer_unknown", "the transfer does not exist"))?;
+    let unit = super::units::unit_of(view.view(), &found.entry)?;
+    Ok(Json(Transfer::of_entry(&found.entry, unit).with_state(found.state)))
+}
+
+/// List transfers in the order in which they were recorded
+#[utoipa::path(get, path = "/v1/transfers", tag = "transfers", params(After),
+    responses((status = 200, body = TransferPage), (status = "4XX", body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn list(
+    State(desk): State<Desk>,
+    Params(page): Params<After>,
+) -> Result<Json<TransferPage>, Problem> {
+    let after = page.after.as_deref().map(|after| place(after, "after")).transpose()?;
+    let limit = page_size(page.limit)?;
+    let view = desk.read(page.local, page.lag_entries_max, page.lag_ms_max).await?;
+    let (from, seen) =
+        after.map_or((Revision(0), None), |(revision, position)| (revision, Some((revision, position))));
+    let found = long_read(move || {
+        let (mut items, mut units) = (Vec::new(), super::units::Units::default());
+        for part in ledger::entries(view.view(), (from, 0)) {
+            let Journal::Transfers(entries) = part?.2 else { continue };
+            for entry in entries {
+                if seen.is_some_and(|seen| (entry.revision, entry.position) <= seen) {
+                    continue;
+                }
+                items.push(Transfer::of_entry(&entry, units.of(view.view(), &entry)?));
+            }
+            if items.len() > limit {
+                break;
+            }
+        }
+        Ok(items)
+    });
+    let mut transfers = found.await?;
+    if transfers.is_empty() && after.is_some() {
+        return Err(Problem::not_found("page_beyond_end", "there is nothing after this place").named("after"));
+    }
+    let more = transfers.len() > limit;
+    transfers.truncate(limit);
+    let next = transfers.last().filter(|_| more).map(|last| format!("{}.{}", last.revision, last.position));
+    Ok(Json(TransferPage { transfers, next }))
+}

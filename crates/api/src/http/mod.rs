@@ -1,0 +1,40 @@
+//! HTTP: the ledger's API in `ledger/`, and here the operators' pages `/metrics` (Prometheus), `/livez` (the
+//! process runs) and `/readyz` (it can serve: there is a leader, and the state is not far behind).
+
+pub(crate) mod ledger;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::IntoResponse;
+use axum::routing::get;
+use quoin_engine::Engine;
+
+/// A replica further behind than this is not ready.
+const READY_LAG_MS_MAX: u64 = 5_000;
+
+/// The operators' pages of a node.
+pub(super) fn routes(engine: Engine) -> Router {
+    Router::new()
+        .route("/metrics", get(metrics))
+        .route("/livez", get(|| async { "ok\n" }))
+        .route("/readyz", get(ready))
+        .with_state(engine)
+}
+
+async fn metrics(State(engine): State<Engine>) -> impl IntoResponse {
+    let page = engine.metrics_page();
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], page)
+}
+
+async fn ready(State(engine): State<Engine>) -> impl IntoResponse {
+    let status = engine.status();
+    let refuse = |why: String| (StatusCode::SERVICE_UNAVAILABLE, why);
+    if status.raft.leader == 0 {
+        return refuse("not ready: no leader\n".into());
+    }
+    if status.lag_ms > READY_LAG_MS_MAX {
+        return refuse(format!("not ready: {} ms behind the leader\n", status.lag_ms));
+    }
+    (StatusCode::OK, "ok\n".into())
+}

@@ -1,0 +1,250 @@
+//! The ledger's way through the engine, the same for gRPC and HTTP.
+//!
+//! Small requests for transfers are gathered: while [`COMMANDS_MAX`] commands are in flight, those that
+//! arrive become the next command together, each transfer with its own result. Nothing waits for company on
+//! an idle node.
+//!
+//! A command whose outcome is unknown is proposed again, unchanged: ids make that harmless. So clients see a
+//! change of leader only if it takes longer than [`RETRY_FOR`].
+//!
+//! **Invariant: Bounded.** [`WAITING_MAX`] requests wait to be gathered; further ones are refused as too
+//! many.
+
+use crate::commands::read;
+use crate::error::Error;
+use quoin_core::ledger::{
+    self, AccountCode, AccountRecord, NewAccount, NewCurrency, Operation, Response, TRANSFERS_MAX,
+    TransferReply, Transfers, UpdateAccount,
+};
+use quoin_core::{Command, Reply, Revision, Stamp};
+use quoin_engine::{Consistency, Engine, ProposeError, ReadView};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::time::Instant;
+
+/// Maximum gathered commands in flight.
+const COMMANDS_MAX: usize = 2;
+/// Maximum requests that wait to be gathered.
+const WAITING_MAX: usize = 32_768;
+/// Requests with more transfers are commands of their own.
+const GATHERED_TRANSFERS_MAX: usize = 64;
+/// A gathered command is closed at this size.
+const COMMAND_BYTES: usize = 256 << 10;
+/// How long a command is proposed again while the cluster changes its leader.
+const RETRY_FOR: Duration = Duration::from_secs(5);
+const RETRY_PAUSE: Duration = Duration::from_millis(20);
+
+/// The results of transfers.
+#[derive(Debug)]
+pub(crate) struct Applied {
+    /// One per transfer.
+    pub(crate) replies: Vec<TransferReply>,
+    /// The newest revision after them.
+    pub(crate) revision: Revision,
+    /// When they were applied.
+    pub(crate) stamp: Stamp,
+}
+
+/// A request that waits to be gathered.
+struct Waiting {
+    transfers: Transfers,
+    answer: oneshot::Sender<Result<Applied, Error>>,
+}
+
+/// A handle to the ledger of a node.
+#[derive(Clone)]
+pub(crate) struct Book {
+    engine: Engine,
+    waiting: mpsc::Sender<Waiting>,
+}
+
+impl Book {
+    /// Starts gathering. Call within a runtime.
+    pub(crate) fn start(engine: Engine) -> Self {
+        let (waiting, arriving) = mpsc::channel(WAITING_MAX);
+        tokio::spawn(gather(engine.clone(), arriving));
+        Self { engine, waiting }
+    }
+
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// Applies transfers in order and in one step, retrying.
+    ///
+    /// # Errors
+    /// See [`Engine::propose`].
+    pub(crate) async fn transfers(&self, transfers: Transfers) -> Result<Applied, Error> {
+        self.check_space()?;
+        if transfers.len() > GATHERED_TRANSFERS_MAX {
+            return applied(propose(&self.engine, transfers.into_command()).await?);
+        }
+        let (answer, answered) = oneshot::channel();
+        let waiting = Waiting { transfers, answer };
+        self.waiting.try_send(waiting).map_err(|_| ProposeError::Busy)?;
+        answered.await.unwrap_or(Err(ProposeError::Stopped.into()))
+    }
+
+    /// Applies transfers without gathering or retrying, for callers who keep an order themselves.
+    ///
+    /// # Errors
+    /// See [`Engine::propose`].
+    pub(crate) async fn transfers_at_once(self, transfers: Transfers) -> Result<Applied, Error> {
+        self.check_space()?;
+        applied(ledger_reply(self.engine.propose(transfers.into_command()).await?)?)
+    }
+
+    /// Creates accounts, each with its own result, retrying. Returns the newest revision too.
+    ///
+    /// # Errors
+    /// See [`Engine::propose`].
+    pub(crate) async fn create_accounts(
+        &self,
+        accounts: Vec<NewAccount>,
+    ) -> Result<(Vec<Result<AccountRecord, AccountCode>>, Revision), Error> {
+        self.check_space()?;
+        let command = Operation::create_accounts(accounts).into_command();
+        let reply = propose(&self.engine, command).await?;
+        match reply.response {
+            Response::Accounts(results) => Ok((results, reply.revision)),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Creates a currency, retrying. Returns the newest revision, or the refusal.
+    ///
+    /// # Errors
+    /// See [`Engine::propose`].
+    pub(crate) async fn create_currency(
+        &self,
+        new: NewCurrency,
+    ) -> Result<Result<Revision, AccountCode>, Error> {
+        self.check_space()?;
+        let reply = propose(&self.engine, Operation::CreateCurrency(new).into_command()).await?;
+        match reply.response {
+            Response::Currency(result) => Ok(result.map(|()| reply.revision)),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Changes an account, without retrying. Returns it with the newest revision, or the refusal.
+    ///
+    /// # Errors
+    /// See [`Engine::propose`].
+    pub(crate) async fn update_account(
+        &self,
+        update: UpdateAccount,
+    ) -> Result<Result<(AccountRecord, Revision), AccountCode>, Error> {
+        self.check_space()?;
+        let command = Operation::UpdateAccount(update).into_command();
+        let reply = ledger_reply(self.engine.propose(command).await?)?;
+        match reply.response {
+            Response::Account(result) => Ok(result.map(|account| (*account, reply.revision))),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// A view of the state, as fresh as asked.
+    ///
+    /// # Errors
+    /// See [`quoin_engine::ReadError`].
+    pub(crate) async fn view(&self, consistency: Consistency) -> Result<ReadView, Error> {
+        read(&self.engine, consistency).await
+    }
+
+    fn check_space(&self) -> Result<(), ProposeError> {
+        if self.engine.no_space() { Err(ProposeError::NoSpace) } else { Ok(()) }
+    }
+}
+
+/// Proposes a command until its outcome is known, as long as [`RETRY_FOR`] allows.
+async fn propose(engine: &Engine, command: Command) -> Result<ledger::Reply, Error> {
+    let give_up = Instant::now() + RETRY_FOR;
+    loop {
+        match engine.propose(command.clone()).await {
+            Err(ProposeError::LeaderChanged | ProposeError::NoLeader | ProposeError::Unknown)
+                if Instant::now() < give_up =>
+            {
+                tokio::time::sleep(RETRY_PAUSE).await;
+            }
+            outcome => return ledger_reply(outcome?),
+        }
+    }
+}
+
+fn ledger_reply(reply: Reply) -> Result<ledger::Reply, Error> {
+    match reply {
+        Reply::Ledger(reply) => Ok(reply),
+        other => Err(Error::unexpected_reply("ledger", &other)),
+    }
+}
+
+fn applied(reply: ledger::Reply) -> Result<Applied, Error> {
+    let ledger::Reply { revision, stamp, response } = reply;
+    match response {
+        Response::Transfers(replies) => Ok(Applied { replies, revision, stamp }),
+        other => Err(unexpected(&other)),
+    }
+}
+
+fn unexpected(response: &Response) -> Error {
+    Error::unexpected_reply("ledger", response)
+}
+
+/// Turns waiting requests into commands, until all handles are gone.
+async fn gather(engine: Engine, mut arriving: mpsc::Receiver<Waiting>) {
+    let room = Arc::new(Semaphore::new(COMMANDS_MAX));
+    let mut left_over = None;
+    loop {
+        let permit = Arc::clone(&room).acquire_owned().await.expect("nobody closes the semaphore");
+        let first = match left_over.take() {
+            Some(waiting) => waiting,
+            None => match arriving.recv().await {
+                Some(waiting) => waiting,
+                None => return,
+            },
+        };
+        let (command, answers) = together(first, &mut arriving, &mut left_over);
+        tokio::spawn(run(engine.clone(), command, answers, permit));
+    }
+}
+
+type Answers = Vec<(usize, oneshot::Sender<Result<Applied, Error>>)>;
+
+/// One command of the first request and those that wait, as far as there is room.
+fn together(
+    first: Waiting,
+    arriving: &mut mpsc::Receiver<Waiting>,
+    left_over: &mut Option<Waiting>,
+) -> (Command, Answers) {
+    let mut answers = vec![(first.transfers.len(), first.answer)];
+    let mut command = first.transfers;
+    while let Ok(next) = arriving.try_recv() {
+        if command.len() + next.transfers.len() > TRANSFERS_MAX || command.bytes() > COMMAND_BYTES {
+            *left_over = Some(next);
+            break;
+        }
+        answers.push((next.transfers.len(), next.answer));
+        command.append(&next.transfers);
+    }
+    (command.into_command(), answers)
+}
+
+async fn run(engine: Engine, command: Command, answers: Answers, _permit: OwnedSemaphorePermit) {
+    match propose(&engine, command).await.and_then(applied) {
+        Ok(Applied { replies, revision, stamp }) => {
+            let mut replies = replies.into_iter();
+            for (count, answer) in answers {
+                let replies = replies.by_ref().take(count).collect();
+                // This fails if the client has left.
+                let _ = answer.send(Ok(Applied { replies, revision, stamp }));
+            }
+        }
+        Err(error) => {
+            for (_, answer) in answers {
+                let _ = answer.send(Err(error.clone()));
+            }
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! The adapters: from the wire to commands and queries, and back.
+//!
+//! | face | gRPC | other wires |
+//! |---|---|---|
+//! | kv | `grpc/etcd/` (etcd's v3 API), `grpc/kv/` (`quoin.kv.v1`) | `resp/` (Redis's protocol) |
+//! | table | `grpc/table/` (`quoin.table.v1`) | `resp/` (`TABLE.*`) |
+//! | ledger | `grpc/ledger/` (`quoin.ledger.v1`) | `http/ledger/` (JSON) |
+//! | route | `grpc/route/` (`quoin.route.v1`) | |
+//!
+//! Shared by them: `commands.rs` (the way through the engine), `consistency.rs` (how fresh a read is),
+//! `page.rs` (page sizes), `ledger/` (what its two wires share), `error/` (one type, rendered once per wire).
+//! `preface.rs` turns away connections that do not speak their port's protocol. `http/mod.rs` also has the
+//! pages for operators.
+//!
+//! An adapter decodes, validates, and turns requests into [`quoin_core`]'s commands and queries; nothing
+//! else. What a command means is core's business, how it is replicated the engine's.
+//!
+//! **Invariant: Once (encoding).** An adapter encodes a client's command; those bytes go into the log, to
+//! followers and into apply.
+//!
+//! **Invariant: Bounded.** Streams per connection, and bytes of a request and of an answer, are settings
+//! (`limits.*`); each queue of an adapter has its bound beside it.
+
+mod changes;
+mod clock;
+mod commands;
+mod consistency;
+mod error;
+mod grpc;
+mod http;
+mod ledger;
+mod life;
+mod page;
+mod preface;
+mod resp;
+
+/// What the fuzz targets drive.
+#[cfg(feature = "fuzzing")]
+pub mod fuzz {
+    pub use super::resp::exercise::requests;
+}
+
+use life::Life;
+use preface::{Checked, CheckedListener, Protocol};
+use quoin_engine::Engine;
+use quoin_library::Library;
+use std::io;
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio_stream::StreamExt;
+use tonic::transport::Server;
+use tonic::transport::server::TcpIncoming;
+use tonic_health::server::HealthReporter;
+
+/// HTTP/2 flow-control windows: bytes that a client may send ahead on a stream and on a connection.
+const STREAM_WINDOW_BYTES: u32 = 2 << 20;
+const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
+/// A silent connection is pinged this often, and closed if it does not answer in time.
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(30);
+const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
+/// Maximum streams that a client has reset and the server has not yet noticed. Ending many watches at once is
+/// no attack.
+const RESETS_PENDING_MAX: usize = 1024;
+/// How long calls in flight may take when the node stops.
+const STOP_PATIENCE: Duration = Duration::from_secs(2);
+/// How often health is checked.
+const HEALTH_PERIOD: Duration = Duration::from_millis(250);
+
+/// The servers of a node's client ports.
+pub struct Servers {
+    stop: watch::Sender<bool>,
+    grpc: JoinHandle<Result<(), tonic::transport::Error>>,
+    http: JoinHandle<io::Result<()>>,
+    redis: JoinHandle<()>,
+    health: JoinHandle<()>,
+}
+
+/// Serves gRPC on `clients`, HTTP (the ledger and the operators' pages) on `operators`, Redis's protocol on
+/// `redis`. Call within a runtime.
+///
+/// # Errors
+/// A listener cannot be used, or the reflection service cannot be built.
+pub fn serve(
+    engine: Engine,
+    library: Arc<Library>,
+    clients: TcpListener,
+    operators: TcpListener,
+    redis: TcpListener,
+) -> io::Result<Servers> {
+    let (stop, stopping) = watch::channel(false);
+    let life = Life(stopping);
+    let (reporter, health_service) = tonic_health::server::health_reporter();
+    let streams_max = engine.limits().streams_per_connection_max;
+    let book = ledger::Book::start(engine.clone());
+    let routes = grpc::routes(&engine, &library, &book, &life)?.add_service(health_service);
+    let garbage = engine.metrics().client_garbage.clone();
+    let incoming = TcpIncoming::from(into_tokio(clients)?).with_nodelay(Some(true));
+    let connections = incoming
+        .map(move |accepted| accepted.map(|stream| Checked::new(stream, Protocol::Http2, garbage.clone())));
+    let http = http::routes(engine.clone()).merge(http::ledger::routes(book, life.clone()));
+    let server = Server::builder()
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .max_concurrent_streams(streams_max)
+        .http2_keepalive_interval(Some(KEEP_ALIVE_INTERVAL))
+        .http2_keepalive_timeout(Some(KEEP_ALIVE_TIMEOUT))
+        .http2_max_pending_accept_reset_streams(Some(RESETS_PENDING_MAX))
+        .add_routes(routes)
+        .serve_with_incoming_shutdown(connections, async move { life.ended().await });
+    let operators = CheckedListener::new(into_tokio(operators)?, engine.metrics().http_garbage.clone());
+    let pages = axum::serve(operators, http);
+    let redis = resp::serve(engine.clone(), library, into_tokio(redis)?, Life(stop.subscribe()));
+    Ok(Servers {
+        stop,
+        grpc: tokio::spawn(server),
+        http: tokio::spawn(pages.into_future()),
+        redis: tokio::spawn(redis),
+        health: tokio::spawn(report_health(engine, reporter)),
+    })
+}
+
+fn into_tokio(listener: TcpListener) -> io::Result<tokio::net::TcpListener> {
+    listener.set_nonblocking(true)?;
+    tokio::net::TcpListener::from_std(listener)
+}
+
+impl Servers {
+    /// Accepts no more calls, ends streams, and waits up to two seconds for calls in flight.
+    pub async fn stop(self) {
+        self.health.abort();
+        self.http.abort();
+        self.redis.abort();
+        self.stop.send_replace(true);
+        match tokio::time::timeout(STOP_PATIENCE, self.grpc).await {
+            Ok(Ok(Ok(()))) => {}
+            Ok(Ok(Err(error))) => tracing::warn!(%error, "the gRPC server ended with an error"),
+            Ok(Err(error)) => tracing::error!(%error, "the gRPC server panicked"),
+            Err(_) => tracing::warn!("calls still in flight were cut off when the node stopped"),
+        }
+    }
+}
+
+/// Reports gRPC health: serving while this node knows a leader.
+async fn report_health(engine: Engine, reporter: HealthReporter) {
+    let mut reported = None;
+    let mut period = tokio::time::interval(HEALTH_PERIOD);
+    loop {
+        period.tick().await;
+        let serving = engine.raft().leader != 0;
+        if reported != Some(serving) {
+            reported = Some(serving);
+            let status = if serving {
+                tonic_health::ServingStatus::Serving
+            } else {
+                tonic_health::ServingStatus::NotServing
+            };
+            reporter.set_service_status("", status).await;
+        }
+    }
+}

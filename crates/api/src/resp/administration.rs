@@ -1,0 +1,185 @@
+//! Commands about the connection and the node: HELLO, CLIENT, CONFIG, INFO and the like. COMMAND is in
+//! `commands.rs`.
+
+use super::glob;
+use super::parse::{is, wrong_count};
+use super::reply::{Reply, Version};
+use super::session::Session;
+use bytes::Bytes;
+use std::fmt::Write;
+
+const NO_PASSWORD: &str =
+    "ERR AUTH called without any password configured. This node has none: leave AUTH out";
+const BAD_NAME: &str = "ERR Client names cannot contain spaces, newlines or special characters.";
+/// The version of Redis whose protocol this is; clients choose by it what they send.
+const REDIS_VERSION: &str = "7.0.0";
+
+pub(super) fn ping(session: &mut Session, args: &[Bytes]) -> Reply {
+    match args {
+        [] if session.only_listens() => Reply::Array(vec![Reply::text("pong"), Reply::text("")]),
+        [text] if session.only_listens() => {
+            Reply::Array(vec![Reply::text("pong"), Reply::Bulk(text.clone())])
+        }
+        [] => Reply::Simple("PONG"),
+        [text] => Reply::Bulk(text.clone()),
+        _ => Reply::Error(wrong_count("ping")),
+    }
+}
+
+pub(super) fn echo(_: &mut Session, args: &[Bytes]) -> Reply {
+    Reply::Bulk(args[0].clone())
+}
+
+pub(super) fn auth(_: &mut Session, args: &[Bytes]) -> Reply {
+    if args.len() > 2 { Reply::Error(wrong_count("auth")) } else { Reply::error(NO_PASSWORD) }
+}
+
+pub(super) fn select(_: &mut Session, args: &[Bytes]) -> Reply {
+    match &args[0][..] {
+        b"0" => Reply::OK,
+        _ => Reply::error("ERR DB index is out of range: there is one database, 0"),
+    }
+}
+
+pub(super) fn quit(session: &mut Session, _: &[Bytes]) -> Reply {
+    session.closing = true;
+    Reply::OK
+}
+
+pub(super) fn reset(session: &mut Session, _: &[Bytes]) -> Reply {
+    session.reset();
+    Reply::Simple("RESET")
+}
+
+pub(super) fn readonly(session: &mut Session, _: &[Bytes]) -> Reply {
+    session.read_local(true);
+    Reply::OK
+}
+
+pub(super) fn readwrite(session: &mut Session, _: &[Bytes]) -> Reply {
+    session.read_local(false);
+    Reply::OK
+}
+
+/// WAIT replicas ms: a write is on a majority before its own reply, so that many others have it.
+pub(super) fn wait(session: &mut Session, _: &[Bytes]) -> Reply {
+    Reply::Integer(session.server.engine.raft().voters.len() as i64 / 2)
+}
+
+/// HELLO [version [AUTH user password] [SETNAME name]]
+pub(super) fn hello(session: &mut Session, args: &[Bytes]) -> Reply {
+    if let [version, options @ ..] = args {
+        let version = match &version[..] {
+            b"2" => Version::Resp2,
+            b"3" => Version::Resp3,
+            _ => return Reply::error("NOPROTO unsupported protocol version: this node speaks 2 and 3"),
+        };
+        match options {
+            [] => {}
+            [word, name] if is(word, "setname") && is_name(name) => {
+                session.name = Bytes::copy_from_slice(name)
+            }
+            [word, _] if is(word, "setname") => return Reply::error(BAD_NAME),
+            [word, ..] if is(word, "auth") => return Reply::error(NO_PASSWORD),
+            _ => return Reply::error("ERR syntax error in HELLO"),
+        }
+        session.version = version;
+    }
+    Reply::Map(vec![
+        (Reply::text("server"), Reply::text("quoin")),
+        (Reply::text("version"), Reply::text(env!("CARGO_PKG_VERSION"))),
+        (Reply::text("proto"), Reply::Integer(session.version.number().into())),
+        (Reply::text("id"), Reply::Integer(session.id as i64)),
+        (Reply::text("mode"), Reply::text("standalone")),
+        (Reply::text("role"), Reply::text("master")),
+        (Reply::text("modules"), Reply::Array(Vec::new())),
+    ])
+}
+
+fn is_name(name: &[u8]) -> bool {
+    name.iter().all(u8::is_ascii_graphic)
+}
+
+/// CLIENT ID | GETNAME | SETNAME name | SETINFO LIB-NAME name | SETINFO LIB-VER version | INFO
+pub(super) fn client(session: &mut Session, args: &[Bytes]) -> Reply {
+    match (&args[0].to_ascii_lowercase()[..], &args[1..]) {
+        (b"id", []) => Reply::Integer(session.id as i64),
+        (b"getname", []) if session.name.is_empty() => Reply::Null,
+        (b"getname", []) => Reply::Bulk(session.name.clone()),
+        (b"setname", [name]) if is_name(name) => {
+            session.name = Bytes::copy_from_slice(name);
+            Reply::OK
+        }
+        (b"setname", [_]) => Reply::error(BAD_NAME),
+        (b"setinfo", [what, value]) if is(what, "lib-name") => {
+            session.library.0 = Bytes::copy_from_slice(value);
+            Reply::OK
+        }
+        (b"setinfo", [what, value]) if is(what, "lib-ver") => {
+            session.library.1 = Bytes::copy_from_slice(value);
+            Reply::OK
+        }
+        (b"setinfo", [what, _]) => Reply::Error(format!("ERR Unrecognized option '{}'", what.escape_ascii())),
+        (b"info", []) => Reply::text(format!(
+            "id={} addr={} name={} db=0 lib-name={} lib-ver={} resp={}\n",
+            session.id,
+            session.address,
+            session.name.escape_ascii(),
+            session.library.0.escape_ascii(),
+            session.library.1.escape_ascii(),
+            session.version.number(),
+        )),
+        (sub, _) => Reply::Error(format!(
+            "ERR unknown subcommand or wrong number of arguments for 'client {}': \
+             there are ID, SETNAME, GETNAME, SETINFO and INFO",
+            sub.escape_ascii()
+        )),
+    }
+}
+
+/// CONFIG GET pattern [pattern ...]: the few settings that Redis's tools ask for.
+pub(super) fn config(session: &mut Session, args: &[Bytes]) -> Reply {
+    let [sub, patterns @ ..] = args else { return Reply::Error(wrong_count("config")) };
+    if !is(sub, "get") || patterns.is_empty() {
+        return Reply::error(
+            "ERR CONFIG has only GET: settings are in quoin.toml, see 'quoin config defaults'",
+        );
+    }
+    let known = [
+        ("appendonly", "yes".to_owned()),
+        ("databases", "1".to_owned()),
+        ("maxmemory", "0".to_owned()),
+        ("proto-max-bulk-len", session.server.engine.limits().request_bytes_max.to_string()),
+        ("save", String::new()),
+    ];
+    let wanted = |name: &str| patterns.iter().any(|pattern| glob::matches(pattern, name.as_bytes()));
+    let found = known.into_iter().filter(|(name, _)| wanted(name));
+    Reply::Map(found.map(|(name, value)| (Reply::text(name), Reply::text(value))).collect())
+}
+
+/// INFO: all sections, whichever are asked for.
+pub(super) fn info(session: &mut Session, _: &[Bytes]) -> Reply {
+    let server = &session.server;
+    let status = server.engine.status();
+    let role = if status.raft.is_leader { "master" } else { "slave" };
+    let lines = [
+        ("# Server\r\nredis_version", REDIS_VERSION.to_owned()),
+        ("quoin_version", env!("CARGO_PKG_VERSION").to_owned()),
+        ("redis_mode", "standalone".to_owned()),
+        ("process_id", std::process::id().to_string()),
+        ("\r\n# Clients\r\nconnected_clients", server.connections().to_string()),
+        ("\r\n# Replication\r\nrole", role.to_owned()),
+        ("quoin_leader", format!("{:x}", status.raft.leader)),
+        ("quoin_applied_index", status.progress.index.to_string()),
+        ("quoin_revision", status.progress.revision.to_string()),
+        ("quoin_lag_ms", status.lag_ms.to_string()),
+        ("\r\n# Persistence\r\nloading", "0".to_owned()),
+        ("quoin_store_bytes", status.store_bytes.to_string()),
+        ("quoin_log_bytes", status.log_bytes.to_string()),
+    ];
+    let mut text = String::new();
+    for (name, value) in lines {
+        write!(text, "{name}:{value}\r\n").expect("a String takes everything");
+    }
+    Reply::text(text)
+}

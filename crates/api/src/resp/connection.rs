@@ -1,0 +1,193 @@
+//! The loop of a connection: what arrived together is done together, and answered with one write. Here each
+//! request is checked against the table of commands, and run.
+//!
+//! **Invariant: Bounded.** A client that does not take its replies is not read any further. Bytes of a
+//! request, requests taken at once, commands queued by MULTI, watched keys and subscriptions have bounds in
+//! their files.
+
+use super::commands::{Action, Command, Flag};
+use super::keys::{Failed, Keys, Problem, Run, replied};
+use super::lookup::Lookup;
+use super::parse::wrong_count;
+use super::reply::Reply;
+use super::request::{Arguments, Parser, Requests};
+use super::session::Session;
+use super::transaction::{atomically, failed};
+use crate::Life;
+use crate::commands::check_key_length;
+use bytes::{Bytes, BytesMut};
+use quoin_core::kv::Increment;
+use std::io;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// Bytes read at once.
+const READ_BYTES: usize = 64 << 10;
+/// Replies are sent once they have this many bytes, even if more are to come.
+const REPLY_BYTES: usize = 1 << 20;
+/// How much of an unknown command's name its error quotes.
+const QUOTED_BYTES_MAX: usize = 64;
+
+/// Serves until the client leaves or breaks the protocol, or the node stops.
+pub(super) async fn serve(mut session: Session, mut stream: TcpStream, life: Life) -> io::Result<()> {
+    let mut parser = Parser::new(session.server.engine.limits().request_bytes_max);
+    let (mut buffer, mut requests) = (BytesMut::with_capacity(READ_BYTES), Requests::default());
+    let ended = life.ended();
+    tokio::pin!(ended);
+    while !session.closing {
+        if let Err(problem) = parser.read(&mut buffer, &mut requests) {
+            session.server.engine.metrics().client_garbage.inc();
+            session.reply(&Reply::error(format!("ERR {problem}")));
+            return flush(&mut session, &mut stream).await;
+        }
+        if requests.is_empty() {
+            buffer.reserve(READ_BYTES.max(parser.lacking()));
+            tokio::select! {
+                biased;
+                read = stream.read_buf(&mut buffer) => {
+                    if read? == 0 {
+                        return Ok(());
+                    }
+                }
+                messages = session.notices.next(&session.server.engine) => match messages {
+                    Ok(messages) => messages.iter().for_each(|message| session.reply(message)),
+                    Err(_) => return Ok(()),
+                },
+                () = &mut ended => return Ok(()),
+            }
+        }
+        for request in requests.iter() {
+            self::request(&mut session, request).await;
+            if session.closing {
+                break;
+            }
+            if session.out.len() >= REPLY_BYTES {
+                flush(&mut session, &mut stream).await?;
+            }
+        }
+        requests.clear();
+        session.end_round().await;
+        flush(&mut session, &mut stream).await?;
+    }
+    Ok(())
+}
+
+async fn flush(session: &mut Session, stream: &mut TcpStream) -> io::Result<()> {
+    if !session.out.is_empty() {
+        stream.write_all(&session.out).await?;
+        session.out.clear();
+        // A large reply must not keep its memory for as long as the connection lasts.
+        session.out.shrink_to(REPLY_BYTES);
+    }
+    Ok(())
+}
+
+async fn request(session: &mut Session, args: Arguments<'_>) {
+    let Some(command) = Command::find(args.get(0)) else {
+        let name = &args.get(0)[..args.get(0).len().min(QUOTED_BYTES_MAX)];
+        let text = format!("ERR unknown command '{}': COMMAND lists those that exist", name.escape_ascii());
+        return refuse(session, text).await;
+    };
+    if !command.takes(args.len()) {
+        return refuse(session, wrong_count(command.name)).await;
+    }
+    if let Err(error) = check_key_length(command.longest_key(args), session.server.engine.limits()) {
+        return refuse(session, error.resp()).await;
+    }
+    if session.only_listens() && !command.has(Flag::WhileListening) {
+        return refuse(session, only_subscriptions(command.name)).await;
+    }
+    if session.queue.is_some() && command.has(Flag::NoMulti) {
+        return refuse(session, format!("ERR '{}' is not supported within MULTI", command.name)).await;
+    }
+    if let (Some(queue), Some(run)) = (&mut session.queue, command.run_by_exec()) {
+        return match queue.push(run, args) {
+            Ok(()) => session.reply(&Reply::Simple("QUEUED")),
+            Err(text) => refuse(session, text).await,
+        };
+    }
+    match command.action {
+        Action::Reads(run) => read(session, run, &args.to_bytes()[1..]).await,
+        Action::Writes(run) => write(session, run, &args.to_bytes()[1..]).await,
+        Action::Counts(run, amount) => {
+            let args = &args.to_bytes()[1..];
+            match amount(args) {
+                Some(by) => session.count(Increment { key: args[0].clone(), by }),
+                None => write(session, run, args).await,
+            }
+        }
+        Action::LooksUp(lookup) => look_up(session, lookup, args).await,
+        Action::Answers(run) => {
+            session.write_pending().await;
+            let reply = run(session, &args.to_bytes()[1..]);
+            reply_at_once(session, &reply);
+        }
+        Action::Waits(run) => {
+            session.write_pending().await;
+            let reply = run(session, &args.to_bytes()[1..]).await;
+            reply_at_once(session, &reply.unwrap_or_else(|error| Reply::Error(error.resp())));
+        }
+    }
+}
+
+/// Replies with an error, which also spoils a transaction.
+async fn refuse(session: &mut Session, text: String) {
+    session.write_pending().await;
+    if let Some(queue) = &mut session.queue {
+        queue.spoil();
+    }
+    session.reply(&Reply::Error(text));
+}
+
+async fn read(session: &mut Session, run: Run, args: &[Bytes]) {
+    session.write_pending().await;
+    let reply = match session.sight().await {
+        Ok(sight) => replied(run(args, &mut Keys::only_read(sight))).map_err(failed),
+        Err(error) => Err(error),
+    };
+    session.reply(&reply.unwrap_or_else(|error| Reply::Error(error.resp())));
+}
+
+async fn write(session: &mut Session, run: Run, args: &[Bytes]) {
+    // A command that only writes needs no view, and goes into the log with its neighbours.
+    let mut keys = Keys::at(None);
+    let reply = match run(args, &mut keys) {
+        Ok(reply) => match keys.into_operation() {
+            Some(operation) => return session.write(operation, reply),
+            None => reply,
+        },
+        Err(Problem::Refused(text)) => Reply::Error(text),
+        Err(Problem::Failed(Failed::Error(error))) => Reply::Error(error.resp()),
+        Err(Problem::Failed(Failed::NeedsView)) => {
+            session.write_pending().await;
+            match atomically(session, &[], |keys| replied(run(args, keys))).await {
+                Ok(reply) => reply.unwrap_or(Reply::NullArray),
+                Err(error) => Reply::Error(error.resp()),
+            }
+        }
+    };
+    session.write_pending().await;
+    session.reply(&reply);
+}
+
+async fn look_up(session: &mut Session, lookup: Lookup, args: Arguments<'_>) {
+    session.write_pending().await;
+    if let Err(error) = session.look_up(lookup, args).await {
+        session.reply(&Reply::Error(error.resp()));
+    }
+}
+
+/// Replies to a command that MULTI does not queue; its error spoils a transaction, too.
+fn reply_at_once(session: &mut Session, reply: &Reply) {
+    if let (Reply::Error(_), Some(queue)) = (reply, &mut session.queue) {
+        queue.spoil();
+    }
+    session.reply(reply);
+}
+
+fn only_subscriptions(name: &str) -> String {
+    format!(
+        "ERR Can't execute '{name}': only (P)SUBSCRIBE / (P)UNSUBSCRIBE / PING / QUIT / RESET \
+         are allowed in this context"
+    )
+}

@@ -1,0 +1,299 @@
+//! Keys as one command, or one MULTI ... EXEC, sees them: a state, and its own writes over it. The writes go
+//! into the log as one transaction, on condition that nothing that was read has changed.
+//!
+//! **Invariant: Optimistic (transactions).** A command reads one view. Its writes are applied together, and
+//! only if no key that it read has changed since; otherwise it is run again on a newer view. So every command
+//! and every MULTI ... EXEC is atomic, however many keys it reads and writes.
+
+use super::reply::Reply;
+use crate::clock;
+use crate::error::{Error, Kind};
+use bytes::Bytes;
+use quoin_core::kv::txn_operation::Step;
+use quoin_core::kv::{
+    self, Compare, CompareResult, CompareTarget, KeyValue, Operation, Put, Ttl, Txn, TxnOperation,
+};
+use quoin_engine::ReadView;
+use std::collections::BTreeMap;
+
+/// The state of a key that exists.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) value: Bytes,
+    /// Milliseconds since the Unix epoch.
+    pub(super) expires_at: Option<u64>,
+}
+
+/// What a write does to the key's time to live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Expiry {
+    /// Removes it.
+    Never,
+    /// Keeps it.
+    Keep,
+    /// Ends at this many milliseconds since the Unix epoch.
+    At(u64),
+    /// Ends this many milliseconds after the write.
+    In(u64),
+}
+
+#[derive(Clone, Debug)]
+enum Write {
+    Put {
+        value: Bytes,
+        expiry: Expiry,
+    },
+    /// Changes only the time to live.
+    Expire(Expiry),
+    Delete,
+}
+
+/// What the commands of a round see: a state, and the time for which it is shown.
+#[derive(Clone)]
+pub(super) struct Sight {
+    pub(super) view: ReadView,
+    now: u64,
+    answer_bytes_max: usize,
+}
+
+impl Sight {
+    /// The keys of `view`, shown as of now. A reply holds at most `answer_bytes_max` bytes of values, or a
+    /// single value.
+    pub(super) fn of(view: ReadView, answer_bytes_max: usize) -> Self {
+        let now = clock::now(view.progress()).0;
+        Self { view, now, answer_bytes_max }
+    }
+
+    /// Whether a key with this deadline, in milliseconds since the Unix epoch, still exists for clients. The
+    /// log deletes a key a little after its deadline; until then the store has it.
+    pub(super) fn is_alive(&self, expires_at: Option<u64>) -> bool {
+        expires_at.is_none_or(|at| at > self.now)
+    }
+}
+
+/// The keys of one command.
+pub(super) struct Keys<'a> {
+    sight: Option<&'a Sight>,
+    /// The command writes nothing, so its reads need not be remembered.
+    only_reads: bool,
+    /// Bytes of values in the reply so far.
+    answered: usize,
+    read: BTreeMap<Bytes, Option<KeyValue>>,
+    written: BTreeMap<Bytes, Write>,
+    /// Keys that must still have these mod revisions; 0 for an absent key.
+    watched: Vec<(Bytes, i64)>,
+}
+
+/// Why a command could not be run.
+pub(super) enum Failed {
+    /// It reads, and has no view.
+    NeedsView,
+    Error(Error),
+}
+
+/// Why a command has no reply of its own.
+pub(super) enum Problem {
+    /// This error is its reply, also within EXEC.
+    Refused(String),
+    Failed(Failed),
+}
+
+/// The result of a command about keys.
+pub(super) type Outcome = Result<Reply, Problem>;
+
+/// A command about keys: a function of its arguments, without its name, and of the keys.
+pub(super) type Run = fn(&[Bytes], &mut Keys<'_>) -> Outcome;
+
+impl From<Failed> for Problem {
+    fn from(failed: Failed) -> Self {
+        Self::Failed(failed)
+    }
+}
+
+/// A refusal as the reply that it is.
+pub(super) fn replied(outcome: Outcome) -> Result<Reply, Failed> {
+    match outcome {
+        Ok(reply) => Ok(reply),
+        Err(Problem::Refused(text)) => Ok(Reply::Error(text)),
+        Err(Problem::Failed(failed)) => Err(failed),
+    }
+}
+
+impl<'a> Keys<'a> {
+    /// The keys as `sight` shows them; without one, a command can write but not read.
+    pub(super) fn at(sight: Option<&'a Sight>) -> Self {
+        let (read, written) = (BTreeMap::new(), BTreeMap::new());
+        Self { sight, only_reads: false, answered: 0, read, written, watched: Vec::new() }
+    }
+
+    /// As [`Self::at`], for a command that writes nothing.
+    pub(super) fn only_read(sight: &'a Sight) -> Self {
+        Self { only_reads: true, ..Self::at(Some(sight)) }
+    }
+
+    /// Milliseconds since the Unix epoch.
+    pub(super) fn now(&self) -> Result<u64, Failed> {
+        Ok(self.sight()?.now)
+    }
+
+    fn sight(&self) -> Result<&'a Sight, Failed> {
+        self.sight.ok_or(Failed::NeedsView)
+    }
+
+    /// Makes all writes depend on `key` still having this mod revision; 0 for an absent key.
+    pub(super) fn watch(&mut self, key: Bytes, mod_revision: i64) {
+        self.watched.push((key, mod_revision));
+    }
+
+    /// Counts a value that becomes part of the reply.
+    ///
+    /// # Errors
+    /// The reply would be too large with it.
+    pub(super) fn answers(&mut self, bytes: usize) -> Result<(), Failed> {
+        let max = self.sight.map_or(usize::MAX, |sight| sight.answer_bytes_max);
+        if self.answered > 0 && self.answered + bytes > max {
+            return Err(Failed::Error(reply_too_large(max)));
+        }
+        self.answered += bytes;
+        Ok(())
+    }
+
+    /// The key's state, with this command's own writes.
+    pub(super) fn get(&mut self, key: &Bytes) -> Result<Option<Entry>, Failed> {
+        let entry = match self.written.get(key).cloned() {
+            None => return self.alive(key),
+            Some(Write::Delete) => return Ok(None),
+            Some(Write::Expire(expiry)) => {
+                let Some(entry) = self.alive(key)? else { return Ok(None) };
+                Entry { expires_at: self.expires_at(expiry, entry.expires_at)?, ..entry }
+            }
+            Some(Write::Put { value, expiry }) => {
+                let before = match expiry {
+                    Expiry::Keep => self.alive(key)?.and_then(|entry| entry.expires_at),
+                    _ => None,
+                };
+                Entry { value, expires_at: self.expires_at(expiry, before)? }
+            }
+        };
+        let alive = entry.expires_at.is_none() || self.sight()?.is_alive(entry.expires_at);
+        Ok(alive.then_some(entry))
+    }
+
+    /// The key's stored state, unless its time is over.
+    fn alive(&mut self, key: &Bytes) -> Result<Option<Entry>, Failed> {
+        let sight = self.sight()?;
+        let entry = |kv: KeyValue| Entry { value: kv.value, expires_at: kv.expires.map(|at| at.0) };
+        Ok(self.stored(sight, key)?.map(entry).filter(|entry| sight.is_alive(entry.expires_at)))
+    }
+
+    fn expires_at(&self, expiry: Expiry, before: Option<u64>) -> Result<Option<u64>, Failed> {
+        Ok(match expiry {
+            Expiry::Never => None,
+            Expiry::Keep => before,
+            Expiry::At(at) => Some(at),
+            Expiry::In(ms) => Some(self.now()?.saturating_add(ms)),
+        })
+    }
+
+    fn stored(&mut self, sight: &Sight, key: &Bytes) -> Result<Option<KeyValue>, Failed> {
+        if self.only_reads {
+            return get(&sight.view, key);
+        }
+        if let Some(read) = self.read.get(key) {
+            return Ok(read.clone());
+        }
+        let found = get(&sight.view, key)?;
+        self.read.insert(key.clone(), found.clone());
+        Ok(found)
+    }
+
+    pub(super) fn put(&mut self, key: Bytes, value: Bytes, expiry: Expiry) {
+        // The log keeps the time to live that the key has before all writes of the command, so one of these
+        // is kept here.
+        let expiry = match (expiry, self.written.get(&key)) {
+            (Expiry::Keep, Some(Write::Delete)) => Expiry::Never,
+            (Expiry::Keep, Some(Write::Put { expiry, .. } | Write::Expire(expiry))) => match *expiry {
+                Expiry::At(at) if self.sight.is_some_and(|sight| !sight.is_alive(Some(at))) => Expiry::Never,
+                expiry => expiry,
+            },
+            (expiry, _) => expiry,
+        };
+        self.written.insert(key, Write::Put { value, expiry });
+    }
+
+    /// Changes the time to live of an existing key.
+    pub(super) fn expire(&mut self, key: Bytes, expiry: Expiry) {
+        match self.written.get_mut(&key) {
+            Some(Write::Put { expiry: before, .. } | Write::Expire(before)) => *before = expiry,
+            _ => {
+                self.written.insert(key, Write::Expire(expiry));
+            }
+        }
+    }
+
+    pub(super) fn delete(&mut self, key: Bytes) {
+        self.written.insert(key, Write::Delete);
+    }
+
+    /// The command for the log; `None` where nothing is written and nothing watched.
+    pub(super) fn into_operation(self) -> Option<Operation> {
+        if self.written.is_empty() && self.watched.is_empty() {
+            return None;
+        }
+        let mut steps: Vec<Step> = self.written.into_iter().map(|(key, write)| step(key, write)).collect();
+        if self.read.is_empty() && self.watched.is_empty() && steps.len() == 1 {
+            match steps.pop() {
+                Some(Step::Put(put)) => return Some(Operation::Put(put)),
+                Some(other) => steps.push(other),
+                None => {}
+            }
+        }
+        let unchanged =
+            self.read.into_iter().map(|(key, found)| (key, found.map_or(0, |kv| kv.mod_revision)));
+        let compare = unchanged.chain(self.watched).map(|(key, revision)| Compare {
+            result: CompareResult::Equal.into(),
+            key,
+            target: Some(CompareTarget::ModRevision(revision)),
+            ..Compare::default()
+        });
+        let success = steps.into_iter().map(|step| TxnOperation { step: Some(step) }).collect();
+        Some(Operation::Txn(Txn { compare: compare.collect(), success, failure: Vec::new() }))
+    }
+}
+
+/// Values, or keys, are more than a reply may hold.
+pub(super) fn reply_too_large(bytes_max: usize) -> Error {
+    let text = format!(
+        "the reply is larger than {bytes_max} bytes (limits.response_bytes_max): ask for less at once"
+    );
+    Error::Refused(Kind::ResourceExhausted, text)
+}
+
+/// The key's stored state. The empty key never exists.
+fn get(view: &ReadView, key: &Bytes) -> Result<Option<KeyValue>, Failed> {
+    if key.is_empty() {
+        return Ok(None);
+    }
+    kv::get(view.view(), key).map_err(|error| Failed::Error(Error::from(error)))
+}
+
+fn step(key: Bytes, write: Write) -> Step {
+    let ttl = |expiry| match expiry {
+        Expiry::Never => None,
+        Expiry::Keep => Some(Ttl::Keep(true)),
+        Expiry::At(at) => Some(Ttl::At(at)),
+        Expiry::In(ms) => Some(Ttl::Milliseconds(ms)),
+    };
+    match write {
+        Write::Put { value, expiry } => Step::Put(Put { key, value, ttl: ttl(expiry), ..Put::default() }),
+        Write::Expire(expiry) => Step::Put(Put {
+            key,
+            ignore_value: true,
+            ignore_lease: true,
+            keep_metadata: true,
+            ttl: ttl(expiry),
+            ..Put::default()
+        }),
+        Write::Delete => Step::Delete(kv::Delete { key, ..kv::Delete::default() }),
+    }
+}

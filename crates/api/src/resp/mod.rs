@@ -1,0 +1,85 @@
+//! Redis's protocol, RESP2 and RESP3, on a port of its own: the same keys and revisions as over etcd's API.
+//!
+//! Reading order, along a request: `connection.rs` reads requests (`request.rs`) from the socket and finds
+//! each in the table of commands (`commands.rs`). Commands about keys (`strings.rs`, `keyspace.rs`,
+//! `expiry.rs`) are functions of their arguments and of `keys.rs`; `transaction.rs` has their writes done.
+//! The others work on the connection's state (`session.rs`): `administration.rs`, `scan.rs` (all keys),
+//! `subscribe.rs` (with `notices.rs`), `lookup.rs` and `table.rs` (lookup tables). `reply.rs` writes the
+//! answers.
+//!
+//! What is deliberately absent: types other than strings, scripts, and PUBLISH. An absent command is refused
+//! with an error that names it.
+
+mod administration;
+mod commands;
+mod connection;
+mod cursors;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(super) mod exercise;
+mod expiry;
+mod glob;
+mod keys;
+mod keyspace;
+mod lookup;
+mod notices;
+mod parse;
+mod queue;
+mod reply;
+mod request;
+mod scan;
+#[cfg(test)]
+mod script;
+mod server;
+mod session;
+mod strings;
+mod subscribe;
+mod table;
+mod transaction;
+
+use crate::Life;
+use quoin_engine::Engine;
+use quoin_library::Library;
+use server::Server;
+use session::Session;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpListener, TcpStream};
+
+/// How long accepting pauses after it failed: most likely the process is out of descriptors until a client
+/// leaves.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Serves clients until the node stops.
+pub(crate) async fn serve(engine: Engine, library: Arc<Library>, listener: TcpListener, life: Life) {
+    let server = Server::new(engine, library);
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = life.ended() => return,
+        };
+        match accepted {
+            Ok((stream, address)) => {
+                let (server, life) = (Arc::clone(&server), life.clone());
+                tokio::spawn(async move {
+                    if let Err(error) = client(server, stream, address.to_string(), life).await {
+                        tracing::debug!(%error, %address, "a RESP connection broke");
+                    }
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "accepting a RESP connection failed");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+async fn client(server: Arc<Server>, mut stream: TcpStream, address: String, life: Life) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let Some(_place) = server.admit() else {
+        return stream.write_all(b"-ERR max number of clients reached\r\n").await;
+    };
+    connection::serve(Session::new(server, address), stream, life).await
+}

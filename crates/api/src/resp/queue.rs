@@ -1,0 +1,55 @@
+//! Commands between MULTI and EXEC.
+//!
+//! **Invariant: Bounded.** Beyond [`QUEUED_MAX`] commands or [`BYTES_MAX`] bytes a command is refused, and so
+//! is EXEC then.
+
+use super::keys::Run;
+use super::request::Arguments;
+use bytes::Bytes;
+
+/// Maximum commands in a transaction.
+const QUEUED_MAX: usize = 10_000;
+/// Maximum bytes of their arguments.
+const BYTES_MAX: usize = 64 << 20;
+/// What an argument costs besides its bytes.
+const ARGUMENT_BYTES: usize = 64;
+
+/// The commands of a transaction.
+#[derive(Default)]
+pub(super) struct Queue {
+    commands: Vec<(Run, Vec<Bytes>)>,
+    bytes: usize,
+    spoiled: bool,
+}
+
+impl Queue {
+    /// Adds a command.
+    ///
+    /// # Errors
+    /// The queue is full, says the text.
+    pub(super) fn push(&mut self, run: Run, args: Arguments<'_>) -> Result<(), String> {
+        // After an error nothing of it is done: nothing need be kept.
+        if self.spoiled {
+            return Ok(());
+        }
+        if self.commands.len() >= QUEUED_MAX {
+            return Err(format!("ERR more than {QUEUED_MAX} commands in a transaction"));
+        }
+        self.bytes += args.iter().map(|arg| arg.len() + ARGUMENT_BYTES).sum::<usize>();
+        if self.bytes > BYTES_MAX {
+            return Err(format!("ERR more than {BYTES_MAX} bytes in a transaction"));
+        }
+        self.commands.push((run, args.copied()));
+        Ok(())
+    }
+
+    /// There was an error: EXEC will refuse.
+    pub(super) fn spoil(&mut self) {
+        *self = Self { spoiled: true, ..Self::default() };
+    }
+
+    /// The commands, in order, each with its arguments; `None` after an error.
+    pub(super) fn into_commands(self) -> Option<Vec<(Run, Vec<Bytes>)>> {
+        (!self.spoiled).then_some(self.commands)
+    }
+}

@@ -1,0 +1,153 @@
+//! Commands that look at all keys: SCAN, KEYS, DBSIZE, RANDOMKEY. They read in pieces, on threads that may
+//! block.
+//!
+//! A scan returns every key that exists from its beginning to its end, in order, and once.
+
+use super::glob;
+use super::keys::reply_too_large;
+use super::parse::{NOT_AN_INTEGER, SYNTAX, is};
+use super::reply::Reply;
+use super::session::Session;
+use crate::commands;
+use crate::error::Error;
+use bytes::Bytes;
+use quoin_core::kv::{self, KeyValue};
+use quoin_core::store::prefix_end;
+use quoin_engine::{Engine, ReadView};
+
+/// Maximum keys of a piece.
+const PIECE: i64 = 1_000;
+
+/// The keys with `prefix` that are larger than `after`, without their values: at most `limit`, and possibly
+/// fewer with more to come.
+async fn piece(
+    engine: &Engine,
+    view: &ReadView,
+    after: Option<&[u8]>,
+    prefix: &[u8],
+    limit: i64,
+) -> Result<kv::RangeReply, Error> {
+    if prefix.len() > engine.limits().key_bytes_max {
+        // Longer than any key: nor could the store look for it.
+        return Ok(kv::RangeReply::default());
+    }
+    let from = match after {
+        Some(after) => [after, b"\0"].concat(),
+        None if prefix.is_empty() => vec![0],
+        None => prefix.to_vec(),
+    };
+    let mut end = prefix_end(prefix);
+    if end.is_empty() {
+        end = vec![0];
+    }
+    let request =
+        kv::Range { key: from.into(), range_end: end.into(), limit, keys_only: true, ..kv::Range::default() };
+    commands::page(view.clone(), request, engine.limits().response_bytes_max).await
+}
+
+fn deadline(kv: &KeyValue) -> Option<u64> {
+    kv.expires.map(|at| at.0)
+}
+
+/// SCAN cursor [MATCH pattern] [COUNT n] [TYPE type]
+pub(super) async fn scan(session: &mut Session, args: &[Bytes]) -> Result<Reply, Error> {
+    let number = |bytes: &Bytes| std::str::from_utf8(bytes).ok().and_then(|text| text.parse::<u64>().ok());
+    let Some(cursor) = number(&args[0]) else { return Ok(Reply::error("ERR invalid cursor")) };
+    let (mut pattern, mut count, mut of_other_type) = (None, 10, false);
+    for option in args[1..].chunks(2) {
+        match option {
+            [word, value] if is(word, "match") => pattern = Some(value),
+            [word, value] if is(word, "count") => match number(value) {
+                Some(number @ 1..) => count = i64::try_from(number).unwrap_or(PIECE).min(PIECE),
+                _ => return Ok(Reply::error(NOT_AN_INTEGER)),
+            },
+            [word, value] if is(word, "type") => of_other_type = !is(value, "string"),
+            _ => return Ok(Reply::error(SYNTAX)),
+        }
+    }
+    let sight = session.sight().await?.clone();
+    let server = &session.server;
+    let after = match cursor {
+        0 => None,
+        cursor => match server.cursors.find(cursor) {
+            Some(after) => Some(after),
+            None => {
+                return Ok(Reply::error(
+                    "ERR unknown cursor: go on at the node where the scan began, or begin again at 0",
+                ));
+            }
+        },
+    };
+    let prefix = pattern.map_or(&b""[..], |pattern| glob::literal_prefix(pattern));
+    let piece = piece(&server.engine, &sight.view, after.as_deref(), prefix, count).await?;
+    let next = match piece.kvs.last() {
+        Some(last) if piece.more => server.cursors.remember(last.key.clone()),
+        _ => 0,
+    };
+    let wanted = |kv: &KeyValue| {
+        let matches = pattern.is_none_or(|pattern| glob::matches(pattern, &kv.key));
+        !of_other_type && matches && sight.is_alive(deadline(kv))
+    };
+    let keys = piece.kvs.into_iter().filter(wanted).map(|kv| Reply::Bulk(kv.key)).collect();
+    Ok(Reply::Array(vec![Reply::text(next.to_string()), Reply::Array(keys)]))
+}
+
+/// KEYS pattern
+pub(super) async fn keys(session: &mut Session, args: &[Bytes]) -> Result<Reply, Error> {
+    let pattern = &args[0];
+    let sight = session.sight().await?.clone();
+    let engine = &session.server.engine;
+    let bytes_max = engine.limits().response_bytes_max;
+    let wanted = |kv: &KeyValue| sight.is_alive(deadline(kv)) && glob::matches(pattern, &kv.key);
+    let (mut found, mut after, mut bytes) = (Vec::new(), None, 0);
+    loop {
+        let piece =
+            piece(engine, &sight.view, after.as_deref(), glob::literal_prefix(pattern), PIECE).await?;
+        after = piece.kvs.last().map(|kv| kv.key.clone());
+        for kv in piece.kvs.into_iter().filter(wanted) {
+            bytes += kv.key.len();
+            found.push(Reply::Bulk(kv.key));
+        }
+        if bytes > bytes_max {
+            return Err(reply_too_large(bytes_max));
+        }
+        if !piece.more {
+            return Ok(Reply::Array(found));
+        }
+    }
+}
+
+/// DBSIZE: counts expired keys that are not deleted yet, as Redis does.
+pub(super) async fn dbsize(session: &mut Session, _: &[Bytes]) -> Result<Reply, Error> {
+    let view = session.view().await?;
+    let count = commands::long_read(move || {
+        let request = kv::Range {
+            key: Bytes::from_static(b"\0"),
+            range_end: Bytes::from_static(b"\0"),
+            count_only: true,
+            ..kv::Range::default()
+        };
+        Ok(kv::range(view.view(), view.progress(), &request)?.map_or(0, |reply| reply.count))
+    });
+    Ok(Reply::Integer(count.await?))
+}
+
+/// RANDOMKEY: the first key after a random place. A key with a large gap before it is more likely.
+pub(super) async fn randomkey(session: &mut Session, _: &[Bytes]) -> Result<Reply, Error> {
+    let place: [u8; 8] = rand::random();
+    let sight = session.sight().await?.clone();
+    for begin in [Some(Bytes::copy_from_slice(&place)), None] {
+        let mut after = begin;
+        loop {
+            let piece = piece(&session.server.engine, &sight.view, after.as_deref(), b"", PIECE).await?;
+            after = piece.kvs.last().map(|kv| kv.key.clone());
+            if let Some(kv) = piece.kvs.into_iter().find(|kv| sight.is_alive(deadline(kv))) {
+                return Ok(Reply::Bulk(kv.key));
+            }
+            if !piece.more {
+                break;
+            }
+        }
+    }
+    Ok(Reply::Null)
+}

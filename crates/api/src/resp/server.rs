@@ -1,0 +1,56 @@
+//! What the connections of a node share.
+
+use super::cursors::Cursors;
+use quoin_engine::Engine;
+use quoin_library::Library;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// Maximum connections; further ones are told so and closed.
+const CONNECTIONS_MAX: usize = 10_000;
+
+/// What the connections of a node share.
+pub(super) struct Server {
+    pub(super) engine: Engine,
+    pub(super) library: Arc<Library>,
+    pub(super) cursors: Cursors,
+    connections: AtomicUsize,
+    last_id: AtomicU64,
+}
+
+/// An open connection's share of [`CONNECTIONS_MAX`].
+pub(super) struct Place(Arc<Server>);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Server {
+    pub(super) fn new(engine: Engine, library: Arc<Library>) -> Arc<Self> {
+        Arc::new(Self {
+            engine,
+            library,
+            cursors: Cursors::default(),
+            connections: AtomicUsize::new(0),
+            last_id: AtomicU64::new(0),
+        })
+    }
+
+    /// A place for one more connection; `None` where there is none.
+    pub(super) fn admit(self: &Arc<Self>) -> Option<Place> {
+        let place = Place(Arc::clone(self));
+        (self.connections.fetch_add(1, Ordering::Relaxed) < CONNECTIONS_MAX).then_some(place)
+    }
+
+    /// Open connections.
+    pub(super) fn connections(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
+    }
+
+    /// The number of a new connection: from 1 on, unique while the node runs.
+    pub(super) fn next_id(&self) -> u64 {
+        self.last_id.fetch_add(1, Ordering::Relaxed) + 1
+    }
+}

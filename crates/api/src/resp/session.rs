@@ -1,0 +1,226 @@
+//! The state of one connection, and what its commands read and write in the present round.
+//!
+//! A round is what arrived together. **Order.** Commands take effect in the order in which they came: writes
+//! that read nothing are gathered and go into the log together, and any other command waits until they are
+//! done.
+//!
+//! **Invariant: Bounded.** The requests of one read bound the writes that are gathered (`request.rs`).
+
+use super::keys::Sight;
+use super::lookup::{Lookup, Lookups};
+use super::notices::Notices;
+use super::queue::Queue;
+use super::reply::{Reply, Version};
+use super::request::Arguments;
+use super::server::Server;
+use crate::commands::{check_size, check_space, kv_reply};
+use crate::error::Error;
+use bytes::Bytes;
+use quoin_core::kv::txn_operation::Step;
+use quoin_core::kv::{Increment, Operation, Response};
+use quoin_engine::{Consistency, ProposeError, ReadView};
+use std::sync::Arc;
+
+/// The state of one connection.
+pub(super) struct Session {
+    pub(super) server: Arc<Server>,
+    /// Unique while the node runs.
+    pub(super) id: u64,
+    /// The client's, `host:port`.
+    pub(super) address: String,
+    /// What CLIENT SETNAME said.
+    pub(super) name: Bytes,
+    /// Name and version of the client's library, as CLIENT SETINFO said.
+    pub(super) library: (Bytes, Bytes),
+    pub(super) version: Version,
+    /// The commands since MULTI.
+    pub(super) queue: Option<Queue>,
+    /// Keys that WATCH named, and their mod revisions then; 0 for an absent key.
+    pub(super) watched: Vec<(Bytes, i64)>,
+    pub(super) notices: Notices,
+    /// The connection closes once its replies are sent.
+    pub(super) closing: bool,
+    /// Replies that are not sent yet.
+    pub(super) out: Vec<u8>,
+    /// Reads may see an older state of this replica.
+    local: bool,
+    /// What the reads of this round see.
+    sight: Option<Sight>,
+    /// The writes of this round that are not proposed yet, each with its reply.
+    writes: Vec<(Operation, Answer)>,
+    lookups: Lookups,
+}
+
+/// What a write is answered once it is done.
+enum Answer {
+    Always(Reply),
+    /// The number that the key has then.
+    Number,
+}
+
+impl Session {
+    pub(super) fn new(server: Arc<Server>, address: String) -> Self {
+        Self {
+            id: server.next_id(),
+            server,
+            address,
+            name: Bytes::new(),
+            library: (Bytes::new(), Bytes::new()),
+            version: Version::Resp2,
+            queue: None,
+            watched: Vec::new(),
+            notices: Notices::default(),
+            closing: false,
+            out: Vec::new(),
+            local: false,
+            sight: None,
+            writes: Vec::new(),
+            lookups: Lookups::default(),
+        }
+    }
+
+    /// Makes it what a new connection's is, but for the id and the library.
+    pub(super) fn reset(&mut self) {
+        self.version = Version::Resp2;
+        self.queue = None;
+        self.watched.clear();
+        self.name = Bytes::new();
+        self.notices = Notices::default();
+        self.read_local(false);
+    }
+
+    /// Whether there are subscriptions and RESP2, which has no other way to tell a message from a reply: only
+    /// some commands may be used then.
+    pub(super) fn only_listens(&self) -> bool {
+        self.version == Version::Resp2 && self.notices.count() > 0
+    }
+
+    pub(super) fn reply(&mut self, reply: &Reply) {
+        reply.write(&mut self.out, self.version);
+    }
+
+    /// Ends the round: its writes are done, and later reads look again.
+    pub(super) async fn end_round(&mut self) {
+        self.write_pending().await;
+        self.sight = None;
+        self.lookups.trim();
+    }
+
+    // Reads.
+
+    /// Whether later reads may see an older state of this replica.
+    pub(super) fn read_local(&mut self, local: bool) {
+        self.local = local;
+        self.sight = None;
+    }
+
+    /// What the reads of this round see.
+    pub(super) async fn sight(&mut self) -> Result<&Sight, Error> {
+        if self.sight.is_none() {
+            let consistency = if self.local { Consistency::ANY } else { Consistency::Linearizable };
+            let view = self.server.engine.read(consistency).await?;
+            self.sight = Some(Sight::of(view, self.server.engine.limits().response_bytes_max));
+        }
+        Ok(self.sight.as_ref().expect("it was set just now"))
+    }
+
+    pub(super) async fn view(&mut self) -> Result<ReadView, Error> {
+        self.sight().await.map(|sight| sight.view.clone())
+    }
+
+    /// The view after a write of this connection: this replica applied it before it was answered.
+    fn see_own_writes(&mut self) {
+        let view = self.server.engine.latest();
+        self.sight = Some(Sight::of(view, self.server.engine.limits().response_bytes_max));
+    }
+
+    /// Replies to a lookup in a table.
+    pub(super) async fn look_up(&mut self, lookup: Lookup, args: Arguments<'_>) -> Result<(), Error> {
+        let view = self.view().await?;
+        self.lookups.answer(&self.server, &view, (lookup, args), self.version, &mut self.out)
+    }
+
+    // Writes.
+
+    /// Gathers a write that reads nothing, and its reply.
+    pub(super) fn write(&mut self, operation: Operation, reply: Reply) {
+        self.writes.push((operation, Answer::Always(reply)));
+    }
+
+    /// Gathers a write that is answered with the number that it makes.
+    pub(super) fn count(&mut self, increment: Increment) {
+        self.writes.push((Operation::Increment(increment), Answer::Number));
+    }
+
+    /// Has the gathered writes done, and replies to them.
+    pub(super) async fn write_pending(&mut self) {
+        if self.writes.is_empty() {
+            return;
+        }
+        let (mut commands, mut answers) = (Vec::new(), Vec::new());
+        for (operation, answer) in std::mem::take(&mut self.writes) {
+            answers.push(self.admitted(operation).map(|command| {
+                commands.push(command);
+                answer
+            }));
+        }
+        let mut results = self.server.engine.propose_many(commands).await.into_iter();
+        for answer in answers {
+            let reply = answer.and_then(|answer| {
+                let result = results.next().expect("each command has a result");
+                answered(answer, result)
+            });
+            self.reply(&reply.unwrap_or_else(|error| Reply::Error(error.resp())));
+        }
+        if self.sight.is_some() {
+            self.see_own_writes();
+        }
+    }
+
+    /// Has a transaction done; false where one of its conditions did not hold. Later reads see it.
+    pub(super) async fn commit(&mut self, operation: Operation) -> Result<bool, Error> {
+        let command = self.admitted(operation)?;
+        let held = succeeded(kv_reply(self.server.engine.propose(command).await?)?.1)?;
+        self.see_own_writes();
+        Ok(held)
+    }
+
+    /// The command, if its size and the space left allow it.
+    fn admitted(&self, operation: Operation) -> Result<quoin_core::Command, Error> {
+        if grows(&operation) {
+            check_space(&self.server.engine)?;
+        }
+        let command = operation.into_command();
+        check_size(&self.server.engine, &command)?;
+        Ok(command)
+    }
+}
+
+/// Whether the operation makes the store grow. Deletions are done while space is short.
+fn grows(operation: &Operation) -> bool {
+    match operation {
+        Operation::Txn(txn) => txn.success.iter().any(|done| !matches!(done.step, Some(Step::Delete(_)))),
+        _ => true,
+    }
+}
+
+/// The reply to a gathered write.
+fn answered(answer: Answer, result: Result<quoin_core::Reply, ProposeError>) -> Result<Reply, Error> {
+    let (_, response) = kv_reply(result?)?;
+    match answer {
+        Answer::Number => match response {
+            Response::Number(number) => Ok(Reply::Integer(number)),
+            other => Err(Error::unexpected_reply("kv", &other)),
+        },
+        Answer::Always(reply) => succeeded(response).map(|_| reply),
+    }
+}
+
+/// Whether a write's conditions held; a write without conditions always succeeds.
+fn succeeded(response: Response) -> Result<bool, Error> {
+    match response {
+        Response::Put(_) => Ok(true),
+        Response::Txn { succeeded, .. } => Ok(succeeded),
+        other => Err(Error::unexpected_reply("kv", &other)),
+    }
+}

@@ -1,0 +1,114 @@
+//! MULTI, EXEC, DISCARD, WATCH, UNWATCH; and how a command that reads and writes becomes one transaction of
+//! the log.
+
+use super::keys::{Failed, Keys, replied};
+use super::queue::Queue;
+use super::reply::Reply;
+use super::session::Session;
+use crate::error::{Error, Kind};
+use bytes::Bytes;
+use quoin_core::kv;
+use quoin_engine::ReadView;
+
+/// Maximum watched keys of a connection.
+const WATCHED_MAX: usize = 10_000;
+/// How often a command is run before it gives up, if what it reads keeps changing.
+const ATTEMPTS_MAX: usize = 100;
+
+/// Runs `run` on a state and has its writes done; runs it again if what it read has changed meanwhile. `None`
+/// where one of `watched` has changed.
+///
+/// Invariant: Optimistic (transactions).
+pub(super) async fn atomically<T>(
+    session: &mut Session,
+    watched: &[(Bytes, i64)],
+    run: impl Fn(&mut Keys<'_>) -> Result<T, Failed>,
+) -> Result<Option<T>, Error> {
+    for _ in 0..ATTEMPTS_MAX {
+        let sight = session.sight().await?;
+        let mut keys = Keys::at(Some(sight));
+        let reply = run(&mut keys).map_err(failed)?;
+        if !are_unchanged(watched, &sight.view)? {
+            return Ok(None);
+        }
+        watched.iter().for_each(|(key, revision)| keys.watch(key.clone(), *revision));
+        let Some(operation) = keys.into_operation() else { return Ok(Some(reply)) };
+        if session.commit(operation).await? {
+            return Ok(Some(reply));
+        }
+    }
+    let text = format!("the keys changed during each of {ATTEMPTS_MAX} attempts; nothing was done");
+    Err(Error::Refused(Kind::Aborted, text))
+}
+
+/// The error of a command that was run on a view.
+pub(super) fn failed(failed: Failed) -> Error {
+    match failed {
+        Failed::Error(error) => error,
+        Failed::NeedsView => Error::fault("a command asked for a view that it has"),
+    }
+}
+
+fn are_unchanged(watched: &[(Bytes, i64)], view: &ReadView) -> Result<bool, Error> {
+    for (key, revision) in watched {
+        if mod_revision(view, key)? != *revision {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn mod_revision(view: &ReadView, key: &Bytes) -> Result<i64, Error> {
+    if key.is_empty() {
+        return Ok(0);
+    }
+    Ok(kv::get(view.view(), key)?.map_or(0, |kv| kv.mod_revision))
+}
+
+pub(super) fn multi(session: &mut Session, _: &[Bytes]) -> Reply {
+    if session.queue.is_some() {
+        return Reply::error("ERR MULTI calls can not be nested");
+    }
+    session.queue = Some(Queue::default());
+    Reply::OK
+}
+
+pub(super) async fn exec(session: &mut Session, _: &[Bytes]) -> Result<Reply, Error> {
+    let Some(queue) = session.queue.take() else { return Ok(Reply::error("ERR EXEC without MULTI")) };
+    let watched = std::mem::take(&mut session.watched);
+    let Some(commands) = queue.into_commands() else {
+        return Ok(Reply::error("EXECABORT Transaction discarded because of previous errors."));
+    };
+    let run_all = |keys: &mut Keys<'_>| -> Result<Vec<Reply>, Failed> {
+        commands.iter().map(|(run, args)| replied(run(&args[1..], keys))).collect()
+    };
+    let replies = atomically(session, &watched, run_all).await?;
+    Ok(replies.map_or(Reply::NullArray, Reply::Array))
+}
+
+pub(super) fn discard(session: &mut Session, _: &[Bytes]) -> Reply {
+    if session.queue.take().is_none() {
+        return Reply::error("ERR DISCARD without MULTI");
+    }
+    session.watched.clear();
+    Reply::OK
+}
+
+pub(super) async fn watch(session: &mut Session, keys: &[Bytes]) -> Result<Reply, Error> {
+    if session.queue.is_some() {
+        return Ok(Reply::error("ERR WATCH inside MULTI is not allowed"));
+    }
+    if session.watched.len() + keys.len() > WATCHED_MAX {
+        return Ok(Reply::Error(format!("ERR more than {WATCHED_MAX} watched keys")));
+    }
+    let view = session.view().await?;
+    for key in keys {
+        session.watched.push((Bytes::copy_from_slice(key), mod_revision(&view, key)?));
+    }
+    Ok(Reply::OK)
+}
+
+pub(super) fn unwatch(session: &mut Session, _: &[Bytes]) -> Reply {
+    session.watched.clear();
+    Reply::OK
+}

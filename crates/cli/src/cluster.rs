@@ -1,0 +1,185 @@
+//! `quoin cluster`: who the members are, and who leads.
+
+use crate::connection::Connection;
+use crate::{outcome, output};
+use anyhow::{Context, Result, ensure};
+use clap::Subcommand;
+use quoin_proto::etcdserverpb::cluster_client::ClusterClient;
+use quoin_proto::etcdserverpb::maintenance_client::MaintenanceClient;
+use quoin_proto::etcdserverpb::{
+    Member, MemberAddRequest, MemberListRequest, MemberPromoteRequest, MemberRemoveRequest, MoveLeaderRequest,
+};
+use quoin_proto::quoin::kv::v1::kv_client::KvClient;
+use quoin_proto::quoin::kv::v1::{ReplicasRequest, Role};
+use serde_json::json;
+use std::io::Write;
+use std::process::ExitCode;
+
+/// Commands on members.
+#[derive(Subcommand)]
+pub(crate) enum Cluster {
+    /// Show all replicas: role, applied index, lag in log entries
+    Status {
+        #[command(flatten)]
+        connection: Connection,
+    },
+    /// Add a member; then start it with --join
+    Add {
+        /// Address at which the others will reach it
+        #[arg(value_name = "HOST:PORT")]
+        peer: String,
+        /// Add it as a learner: it receives the log and does not vote until it is promoted
+        #[arg(long)]
+        learner: bool,
+        #[command(flatten)]
+        connection: Connection,
+    },
+    /// Remove a member; it cannot come back under its id
+    Remove {
+        /// Id or name
+        member: String,
+        #[command(flatten)]
+        connection: Connection,
+    },
+    /// Make a learner a voter
+    Promote {
+        /// Id or name
+        member: String,
+        #[command(flatten)]
+        connection: Connection,
+    },
+    /// Transfer the leadership to another member
+    TransferLeader {
+        /// Id or name
+        member: String,
+        #[command(flatten)]
+        connection: Connection,
+    },
+}
+
+/// Runs a command on members.
+pub(crate) async fn run(cluster: Cluster) -> Result<ExitCode> {
+    match cluster {
+        Cluster::Status { connection } => status(&connection).await.map(|()| ExitCode::SUCCESS),
+        Cluster::Add { peer, learner, connection } => add(&connection, &peer, learner).await,
+        Cluster::Remove { member, connection } => {
+            let channel = connection.leader().await?;
+            let id = find(&connection, &member).await?.id;
+            ClusterClient::new(channel).member_remove(MemberRemoveRequest { id }).await?;
+            say(&connection, id, "removed")
+        }
+        Cluster::Promote { member, connection } => {
+            let channel = connection.leader().await?;
+            let id = find(&connection, &member).await?.id;
+            ClusterClient::new(channel).member_promote(MemberPromoteRequest { id }).await?;
+            say(&connection, id, "votes now")
+        }
+        Cluster::TransferLeader { member, connection } => {
+            let channel = connection.leader().await?;
+            let id = find(&connection, &member).await?.id;
+            MaintenanceClient::new(channel).move_leader(MoveLeaderRequest { target_id: id }).await?;
+            say(&connection, id, "leads now")
+        }
+    }
+}
+
+fn say(connection: &Connection, id: u64, what: &str) -> Result<ExitCode> {
+    connection.say(&json!({ "member": format!("{id:x}"), "outcome": what }), &format!("member {id:x} {what}"))
+}
+
+async fn members(connection: &Connection) -> Result<Vec<Member>> {
+    let mut client = ClusterClient::new(connection.any().await?);
+    Ok(client.member_list(MemberListRequest { linearizable: true }).await?.into_inner().members)
+}
+
+/// A member by its id (hexadecimal) or name.
+async fn find(connection: &Connection, wanted: &str) -> Result<Member> {
+    let members = members(connection).await?;
+    let id = u64::from_str_radix(wanted, 16).ok();
+    if let Some(found) = members.iter().find(|member| Some(member.id) == id || member.name == wanted) {
+        return Ok(found.clone());
+    }
+    let known: Vec<_> = members.iter().map(|member| format!("{:x} ({})", member.id, member.name)).collect();
+    outcome::refuse(format!("there is no member {wanted:?}; there are {}", known.join(", ")))
+}
+
+async fn status(connection: &Connection) -> Result<()> {
+    let mut client = KvClient::new(connection.any().await?);
+    let reply = client.replicas(ReplicasRequest {}).await?.into_inner();
+    let header = reply.header.unwrap_or_default();
+    let role = |role: Role| match role {
+        Role::Leader => "leader",
+        Role::Follower => "follower",
+        Role::Learner => "learner",
+        Role::Unspecified => "?",
+    };
+    if connection.json {
+        let replicas: Vec<_> = reply
+            .replicas
+            .iter()
+            .map(|replica| {
+                json!({
+                    "id": format!("{:x}", replica.id), "name": replica.name, "role": role(replica.role()),
+                    "peers": replica.peer_addresses, "clients": replica.client_urls,
+                    "applied": replica.applied_index, "lag": replica.lag_entries, "matched": replica.matched_index,
+                })
+            })
+            .collect();
+        let cluster = format!("{:x}", header.cluster_id);
+        return output::json(
+            &json!({ "cluster": cluster, "term": header.term, "revision": header.revision, "replicas": replicas }),
+        );
+    }
+    let number = |number: Option<u64>| number.map_or_else(|| "-".into(), |number| number.to_string());
+    let rows: Vec<Vec<String>> = reply
+        .replicas
+        .iter()
+        .map(|replica| {
+            vec![
+                format!("{:x}", replica.id),
+                replica.name.clone(),
+                role(replica.role()).into(),
+                number(replica.applied_index),
+                number(replica.lag_entries),
+                replica.peer_addresses.join(","),
+                replica.client_urls.join(","),
+            ]
+        })
+        .collect();
+    writeln!(
+        std::io::stdout(),
+        "cluster {:x}, term {}, revision {}",
+        header.cluster_id,
+        header.term,
+        header.revision
+    )?;
+    output::table(&["id", "name", "role", "applied", "lag", "peers", "clients"], &rows)?;
+    if reply.replicas.iter().any(|replica| replica.applied_index.is_none()) {
+        writeln!(std::io::stdout(), "applied -: the replica did not answer within a second")?;
+    }
+    Ok(())
+}
+
+async fn add(connection: &Connection, peer: &str, learner: bool) -> Result<ExitCode> {
+    ensure!(peer.contains(':'), "{peer:?} is not HOST:PORT");
+    let url = if peer.starts_with("http://") { peer.to_string() } else { format!("http://{peer}") };
+    let request = MemberAddRequest { peer_ur_ls: vec![url.clone()], is_learner: learner };
+    let reply = ClusterClient::new(connection.leader().await?).member_add(request).await?.into_inner();
+    let member = reply.member.context("the answer does not say which member was added")?;
+    let others: Vec<String> = reply
+        .members
+        .iter()
+        .filter(|other| other.id != member.id)
+        .flat_map(|other| other.peer_ur_ls.iter().map(|url| url.trim_start_matches("http://").to_string()))
+        .collect();
+    let peer = url.trim_start_matches("http://");
+    connection.say(
+        &json!({ "member": format!("{:x}", member.id), "learner": member.is_learner }),
+        &format!(
+            "added member {:x}; start it with an empty data folder:\n  \
+             quoin serve --name NAME --data-dir DIR --listen-peer {peer} --listen-client HOST:PORT --join {}",
+            member.id,
+            others.join(",")
+        ),
+    )
+}

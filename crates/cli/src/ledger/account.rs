@@ -1,0 +1,240 @@
+//! `quoin ledger account`: create, show, list, set.
+
+use super::client::{Client, client, find, halves, id_bytes, id_text, join};
+use crate::connection::Connection;
+use crate::{outcome, output};
+use anyhow::{Context, Result, ensure};
+use clap::{Args, Subcommand, ValueEnum};
+use quoin_core::ledger::{format_amount, format_signed, iso_scale, parse_amount};
+use quoin_proto::quoin::ledger::v1 as pb;
+use quoin_proto::quoin::ledger::v1::get_account_request::At;
+use serde_json::{Value, json};
+use std::process::ExitCode;
+use uuid::Uuid;
+
+/// Commands on accounts.
+#[derive(Subcommand)]
+pub(crate) enum Account {
+    /// Create an account
+    Create(Create),
+    /// Show an account
+    Show {
+        /// Number or id of the account
+        account: String,
+        /// Show it as of this revision [default: the newest]
+        #[arg(long, value_name = "REVISION")]
+        at_revision: Option<u64>,
+        /// Show it as of this time, in milliseconds since the Unix epoch
+        #[arg(long, value_name = "MS", conflicts_with = "at_revision")]
+        at_time_ms: Option<u64>,
+        #[command(flatten)]
+        connection: Connection,
+    },
+    /// List accounts
+    List {
+        /// Maximum number of accounts
+        #[arg(long, default_value_t = 100)]
+        limit: u32,
+        #[command(flatten)]
+        connection: Connection,
+    },
+    /// Change an account's status or overdraft rule
+    Set {
+        /// Number or id of the account
+        account: String,
+        /// New status: a frozen account moves no money, a closed one never will again
+        #[arg(long, value_enum)]
+        status: Option<Status>,
+        #[command(flatten)]
+        rule: Rule,
+        #[command(flatten)]
+        connection: Connection,
+    },
+}
+
+/// An account to create.
+#[derive(Args)]
+pub(crate) struct Create {
+    /// Number of the account, unique: the name that people use
+    number: String,
+    /// Code of ISO 4217, or of a custom unit
+    #[arg(long)]
+    currency: String,
+    /// Id of the account; with it the command can be repeated [default: a new id]
+    #[arg(long, value_name = "UUID")]
+    id: Option<Uuid>,
+    #[command(flatten)]
+    rule: Rule,
+    /// Text to keep with the account
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
+    data: String,
+    /// Text to keep with the account, by name; repeatable
+    #[arg(long = "meta", value_name = "NAME=VALUE")]
+    metadata: Vec<String>,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// How far an account may go below zero.
+#[derive(Args, Default)]
+pub(crate) struct Rule {
+    /// Let the balance go this far below zero
+    #[arg(long, value_name = "AMOUNT", group = "overdraft")]
+    limit: Option<String>,
+    /// Let the balance go below zero without limit
+    #[arg(long, group = "overdraft")]
+    unlimited: bool,
+    /// Keep the balance at or above zero (the rule of a new account)
+    #[arg(long, group = "overdraft")]
+    no_overdraft: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum Status {
+    Active,
+    Frozen,
+    Closed,
+}
+
+pub(super) async fn run(account: Account) -> Result<ExitCode> {
+    match account {
+        Account::Create(account) => create(account).await,
+        Account::Show { account, at_revision, at_time_ms, connection } => {
+            let at = at_revision.map(At::Revision).or(at_time_ms.map(At::TimeMs));
+            let account = find(&mut client(&connection).await?, &account, at).await?;
+            show(&connection, &[account])
+        }
+        Account::List { limit, connection } => {
+            let request = pb::ListAccountsRequest { limit, ..Default::default() };
+            let found = client(&connection).await?.list_accounts(request).await?.into_inner();
+            show(&connection, &found.accounts)
+        }
+        Account::Set { account, status, rule, connection } => {
+            let mut client = client(&connection).await?;
+            let changed = set(&mut client, &account, status, &rule).await?;
+            connection.say(&as_json(&changed), "done")
+        }
+    }
+}
+
+async fn create(account: Create) -> Result<ExitCode> {
+    let Create { number, currency, id, rule, data, metadata, connection } = account;
+    let mut account = pb::Account {
+        id: id_bytes(id.unwrap_or_else(Uuid::now_v7)),
+        number,
+        user_data: data,
+        ..pb::Account::default()
+    };
+    for pair in metadata {
+        let (name, value) =
+            pair.split_once('=').with_context(|| format!("--meta {pair:?} is not NAME=VALUE"))?;
+        account.metadata.insert(name.into(), value.into());
+    }
+    let scale = currency.parse().ok().and_then(iso_scale);
+    account.currency = currency;
+    if let Some((rule, limit)) = rule_of(&rule, scale)? {
+        account.rule = rule.into();
+        (account.limit, account.limit_high) = halves(limit);
+    }
+    let request = pb::CreateAccountsRequest { accounts: vec![account] };
+    let mut results = client(&connection).await?.create_accounts(request).await?.into_inner().results;
+    let result = results.pop().context("an answer without a result")?;
+    match result.account {
+        Some(account) => connection.say(&as_json(&account), &id_text(&account.id)),
+        None => outcome::refuse(result.refused),
+    }
+}
+
+async fn set(client: &mut Client, account: &str, status: Option<Status>, rule: &Rule) -> Result<pb::Account> {
+    let known = find(client, account, None).await?;
+    let status = status.map(|status| match status {
+        Status::Active => pb::Status::Active,
+        Status::Frozen => pb::Status::Frozen,
+        Status::Closed => pb::Status::Closed,
+    });
+    let rule = rule_of(rule, Some(known.scale))?;
+    ensure!(status.is_some() || rule.is_some(), "nothing to change: give --status or an overdraft rule");
+    let (limit, limit_high) = halves(rule.map_or(0, |(_, limit)| limit));
+    let request = pb::UpdateAccountRequest {
+        id: known.id,
+        status: status.map(Into::into),
+        rule: rule.map(|(rule, _)| rule.into()),
+        limit,
+        limit_high,
+        ..Default::default()
+    };
+    client.update_account(request).await?.into_inner().account.context("an answer without an account")
+}
+
+fn rule_of(rule: &Rule, scale: Option<u32>) -> Result<Option<(pb::Rule, u128)>> {
+    Ok(match rule {
+        Rule { limit: Some(limit), .. } => {
+            let scale =
+                scale.context("--limit of an account in a custom unit: create the account, then set it")?;
+            Some((pb::Rule::Limit, parse_amount(limit, scale)?))
+        }
+        Rule { unlimited: true, .. } => Some((pb::Rule::Unlimited, 0)),
+        Rule { no_overdraft: true, .. } => Some((pb::Rule::NoOverdraft, 0)),
+        _ => None,
+    })
+}
+
+/// The balance: credits less debits.
+pub(super) fn balance(balances: &pb::Balances, scale: u32) -> String {
+    let credits = join(balances.credits_posted, balances.credits_posted_high);
+    format_signed(credits, join(balances.debits_posted, balances.debits_posted_high), scale)
+}
+
+/// What pending transfers have set aside.
+pub(super) fn locked(balances: &pb::Balances, scale: u32) -> String {
+    format_amount(join(balances.debits_pending, balances.debits_pending_high), scale)
+}
+
+fn rule_text(account: &pb::Account) -> String {
+    match account.rule() {
+        pb::Rule::NoOverdraft => "none".into(),
+        pb::Rule::Limit => format_amount(join(account.limit, account.limit_high), account.scale),
+        pb::Rule::Unlimited => "unlimited".into(),
+    }
+}
+
+fn status_text(account: &pb::Account) -> &'static str {
+    match account.status() {
+        pb::Status::Active => "active",
+        pb::Status::Frozen => "frozen",
+        pb::Status::Closed => "closed",
+    }
+}
+
+fn as_json(account: &pb::Account) -> Value {
+    let mut value = json!({
+        "id": id_text(&account.id),
+        "number": account.number,
+        "currency": account.currency,
+        "status": status_text(account),
+        "overdraft": rule_text(account),
+        "created_revision": account.created_revision,
+    });
+    if let Some(balances) = &account.balances {
+        value["balance"] = balance(balances, account.scale).into();
+        value["locked"] = locked(balances, account.scale).into();
+    }
+    value
+}
+
+fn show(connection: &Connection, accounts: &[pb::Account]) -> Result<ExitCode> {
+    if connection.json {
+        output::json(&accounts.iter().map(as_json).collect::<Value>())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let none = pb::Balances::default();
+    let row = |account: &pb::Account| {
+        let balances = account.balances.as_ref().unwrap_or(&none);
+        let (balance, locked) = (balance(balances, account.scale), locked(balances, account.scale));
+        let name = if account.number.is_empty() { id_text(&account.id) } else { account.number.clone() };
+        vec![name, account.currency.clone(), balance, locked, rule_text(account), status_text(account).into()]
+    };
+    let rows: Vec<_> = accounts.iter().map(row).collect();
+    output::table(&["account", "currency", "balance", "locked", "overdraft", "status"], &rows)?;
+    Ok(ExitCode::SUCCESS)
+}

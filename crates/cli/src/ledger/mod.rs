@@ -1,0 +1,72 @@
+//! `quoin ledger`: accounts and transfers from the shell. Accounts are named by their number or id, amounts
+//! are decimal.
+//!
+//! `account.rs`, `transfer.rs` and `statement.rs` are the daily commands. `journal.rs` reads everything that
+//! happened, for `export.rs` (CSV, Parquet) and `verify.rs` (the proof).
+
+mod account;
+mod client;
+mod export;
+mod journal;
+mod statement;
+mod transfer;
+mod verify;
+
+pub(crate) use verify::prove;
+
+use crate::connection::Connection;
+use anyhow::Result;
+use clap::Subcommand;
+use quoin_proto::quoin::ledger::v1 as pb;
+use serde_json::json;
+use std::process::ExitCode;
+
+/// Commands on the ledger.
+#[derive(Subcommand)]
+pub(crate) enum Ledger {
+    /// Accounts: create, show, list, set
+    #[command(subcommand)]
+    Account(account::Account),
+    /// Create a custom unit of account
+    Currency {
+        /// Code of the unit: 3 to 8 capital letters and digits
+        code: String,
+        /// Number of decimal places
+        scale: u32,
+        #[command(flatten)]
+        connection: Connection,
+    },
+    /// Move money between two accounts; euros enter and leave the ledger through @world/EUR
+    Transfer(transfer::Transfer),
+    /// Move what a pending transfer has set aside, or a part of it
+    Post(transfer::Post),
+    /// Free what a pending transfer has set aside
+    Void(transfer::Void),
+    /// Show an account's transfers with the balance after each, newest first
+    Statement(statement::Statement),
+    /// Write all transfers to a CSV or Parquet file
+    Export(export::Export),
+    /// Replay all transfers; prove that balances sum to zero and that each follows from its transfers
+    Verify {
+        #[command(flatten)]
+        connection: Connection,
+    },
+}
+
+/// Runs a command on the ledger.
+pub(crate) async fn run(ledger: Ledger) -> Result<ExitCode> {
+    match ledger {
+        Ledger::Account(account) => account::run(account).await,
+        Ledger::Currency { code, scale, connection } => {
+            let request = pb::CreateCurrencyRequest { code, scale };
+            client::client(&connection).await?.create_currency(request).await?;
+            connection.say(&json!({ "outcome": "done" }), "done")
+        }
+        Ledger::Transfer(transfer) => transfer::transfer(transfer).await,
+        Ledger::Post(post) => transfer::post(post).await,
+        Ledger::Void(void) => transfer::void(void).await,
+        Ledger::Statement(statement) => statement::statement(statement).await,
+        Ledger::Export(export) => export::run(export).await,
+        Ledger::Verify { connection } => verify::run(&connection).await,
+    }
+}

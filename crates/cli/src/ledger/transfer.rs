@@ -1,0 +1,135 @@
+//! `quoin ledger transfer`, `post` and `void`.
+
+use super::client::{Client, client, code_name, find, halves, id_bytes, id_text};
+use crate::connection::Connection;
+use crate::outcome;
+use anyhow::{Context, Result};
+use clap::Args;
+use quoin_core::ledger::parse_amount;
+use quoin_proto::quoin::ledger::v1 as pb;
+use serde_json::json;
+use std::process::ExitCode;
+use uuid::Uuid;
+
+/// A transfer.
+#[derive(Args)]
+pub(crate) struct Transfer {
+    /// Account to debit: the one that gives
+    debit: String,
+    /// Account to credit: the one that receives
+    credit: String,
+    /// Amount in the currency of the accounts, e.g. 12.50
+    amount: String,
+    /// Only set the amount aside, until `post` or `void`
+    #[arg(long)]
+    pending: bool,
+    /// Milliseconds after which a pending transfer lapses; 0 is never
+    #[arg(long, default_value_t = 0, value_name = "MS", requires = "pending")]
+    timeout_ms: u64,
+    #[command(flatten)]
+    label: Label,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// The end of a pending transfer by `post`.
+#[derive(Args)]
+pub(crate) struct Post {
+    /// Id of the pending transfer
+    pending: Uuid,
+    /// Part of the amount to move; the rest becomes free again [default: all of it]
+    amount: Option<String>,
+    #[command(flatten)]
+    label: Label,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// The end of a pending transfer by `void`.
+#[derive(Args)]
+pub(crate) struct Void {
+    /// Id of the pending transfer
+    pending: Uuid,
+    #[command(flatten)]
+    label: Label,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// Id and reference of a transfer.
+#[derive(Args)]
+pub(crate) struct Label {
+    /// Id of the transfer; with it the command can be repeated [default: a new id]
+    #[arg(long, value_name = "UUID")]
+    id: Option<Uuid>,
+    /// Purpose of the transfer, shown in statements
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
+    reference: String,
+}
+
+pub(super) async fn transfer(wanted: Transfer) -> Result<ExitCode> {
+    let Transfer { debit, credit, amount, pending, timeout_ms, label, connection } = wanted;
+    let mut client = client(&connection).await?;
+    let debit = find(&mut client, &debit, None).await?;
+    let credit = find(&mut client, &credit, None).await?;
+    let (amount, amount_high) = halves(parse_amount(&amount, credit.scale)?);
+    let transfer = pb::Transfer {
+        kind: if pending { pb::Kind::Pending } else { pb::Kind::Single }.into(),
+        debit_account: debit.id,
+        credit_account: credit.id,
+        amount,
+        amount_high,
+        timeout_ms,
+        currency: credit.currency,
+        ..pb::Transfer::default()
+    };
+    submit(&connection, client, transfer, label).await
+}
+
+pub(super) async fn post(post: Post) -> Result<ExitCode> {
+    let Post { pending, amount, label, connection } = post;
+    let mut client = client(&connection).await?;
+    let amount = match amount {
+        Some(text) => parse_amount(&text, scale_of(&mut client, pending).await?)?,
+        None => 0,
+    };
+    let (amount, amount_high) = halves(amount);
+    let transfer = pb::Transfer { amount, amount_high, ..end(pb::Kind::Post, pending) };
+    submit(&connection, client, transfer, label).await
+}
+
+pub(super) async fn void(void: Void) -> Result<ExitCode> {
+    let Void { pending, label, connection } = void;
+    let client = client(&connection).await?;
+    submit(&connection, client, end(pb::Kind::Void, pending), label).await
+}
+
+/// A transfer that ends a pending one.
+fn end(kind: pb::Kind, pending: Uuid) -> pb::Transfer {
+    pb::Transfer { kind: kind.into(), pending_id: id_bytes(pending), ..pb::Transfer::default() }
+}
+
+/// Decimal places of the currency of a transfer.
+async fn scale_of(client: &mut Client, transfer: Uuid) -> Result<u32> {
+    let request = pb::GetTransferRequest { id: id_bytes(transfer), consistency: None };
+    let found = client.get_transfer(request).await?.into_inner().transfer.unwrap_or_default();
+    Ok(find(client, &id_text(&found.debit_account), None).await?.scale)
+}
+
+async fn submit(
+    connection: &Connection,
+    mut client: Client,
+    transfer: pb::Transfer,
+    label: Label,
+) -> Result<ExitCode> {
+    let id = label.id.unwrap_or_else(Uuid::now_v7);
+    let transfer = pb::Transfer { id: id_bytes(id), reference: label.reference, ..transfer };
+    let request = pb::CreateTransfersRequest { transfers: vec![transfer], ..Default::default() };
+    let answer = client.create_transfers(request).await?.into_inner();
+    let result = answer.results.first().context("an answer without a result")?;
+    if result.code() != pb::Code::Ok {
+        return outcome::refuse(code_name(result.code()));
+    }
+    let outcome = if result.duplicate { "done before" } else { "done" };
+    connection.say(&json!({ "outcome": outcome, "id": id.to_string() }), &format!("{outcome} {id}"))
+}

@@ -1,0 +1,73 @@
+//! `quoin playground`: a cluster of processes on loopback, to try out, to test and to measure.
+
+use anyhow::{Context, Result};
+use clap::Args;
+use quoin_load::cluster::Cluster;
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::Duration;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// How often the processes are looked at.
+const POLL: Duration = Duration::from_millis(500);
+
+/// A cluster to run.
+#[derive(Args, Debug)]
+pub(crate) struct Playground {
+    /// Number of replicas: 1, 3 or 5
+    #[arg(long, default_value_t = 3, value_parser = replicas)]
+    replicas: u16,
+    /// Folder of the replicas' data and logs; existing data is used again
+    #[arg(long, value_name = "DIR")]
+    dir: PathBuf,
+    /// First port; each replica takes ten: clients (gRPC), peers, HTTP, Redis's protocol, and six spare
+    #[arg(long, default_value_t = 23790, value_name = "PORT")]
+    port_base: u16,
+    /// Write the addresses and process ids to this file, as JSON, once all replicas are ready
+    #[arg(long, value_name = "FILE")]
+    endpoints_file: Option<PathBuf>,
+    /// Further flags of `quoin serve`, for every replica
+    #[arg(last = true, value_name = "SETTINGS")]
+    settings: Vec<String>,
+}
+
+fn replicas(text: &str) -> Result<u16, String> {
+    match text {
+        "1" | "3" | "5" => Ok(text.parse().expect("a digit")),
+        _ => Err("must be 1, 3 or 5".into()),
+    }
+}
+
+/// Runs the cluster until Ctrl-C or SIGTERM.
+pub(crate) async fn run(playground: Playground) -> Result<()> {
+    let Playground { replicas, dir, port_base, endpoints_file, settings } = playground;
+    let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
+    let program = std::env::current_exe().context("finding this program")?;
+    let mut running = Cluster { program, replicas, dir: dir.clone(), port_base, settings }.start().await?;
+    let endpoints = running.endpoints();
+    if let Some(file) = endpoints_file {
+        endpoints.write(&file)?;
+    }
+    let mut out = std::io::stdout();
+    for (replica, address) in endpoints.grpc.iter().enumerate() {
+        let (http, pid) = (&endpoints.http[replica], endpoints.pids[replica]);
+        writeln!(out, "replica {}: clients {address}, pages http://{http}, process {pid}", replica + 1)?;
+    }
+    writeln!(out, "data and logs in {}; stop with Ctrl-C", dir.display())?;
+    let mut known = BTreeSet::new();
+    loop {
+        tokio::select! {
+            _ = terminate.recv() => break,
+            _ = tokio::signal::ctrl_c() => break,
+            () = tokio::time::sleep(POLL) => {
+                for replica in running.ended()? {
+                    if known.insert(replica) {
+                        writeln!(std::io::stderr(), "replica {} has ended; the others keep running", replica + 1)?;
+                    }
+                }
+            }
+        }
+    }
+    running.stop().await
+}

@@ -1,0 +1,226 @@
+//! `quoin route agent`: keeps a host's copy of its groups' rules up to date, and puts them into effect.
+//!
+//! **Invariant.** A batch is put into effect before the copy on disk records it. After a crash some changes
+//! may therefore be put into effect again, but none is missed.
+
+use super::client::client;
+use super::copy::{Change, Copy, Key};
+use super::linux::Linux;
+use super::sink::Sink;
+use crate::connection::Connection;
+use anyhow::{Context, Result, anyhow, ensure};
+use clap::Args;
+use quoin_load::seconds;
+use quoin_proto::quoin::route::v1 as pb;
+use quoin_proto::quoin::route::v1::watch_response::Kind;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+use tonic::Code;
+
+/// How often the server reports progress while nothing changes.
+const PROGRESS_MS: u32 = 2_000;
+/// How long a server may be silent before another one is asked.
+const SILENCE_MAX: Duration = Duration::from_secs(10);
+/// The pause after a failure grows from the first to the second.
+const RETRY_MIN: Duration = Duration::from_millis(100);
+const RETRY_MAX: Duration = Duration::from_secs(5);
+
+/// An agent.
+#[derive(Args)]
+pub(crate) struct Agent {
+    /// Group whose rules this host needs; repeatable
+    #[arg(long = "group", required = true, value_name = "GROUP")]
+    groups: Vec<String>,
+    /// Folder of the copy
+    #[arg(long, default_value = "quoin-agent", value_name = "DIR")]
+    dir: PathBuf,
+    /// Shell command to run for each batch of changes; it reads them as JSON lines
+    #[arg(long, value_name = "COMMAND", conflicts_with = "apply_linux")]
+    hook: Option<String>,
+    /// Keep neighbour and forwarding entries in Linux's tables, on the devices of --device
+    #[arg(long)]
+    apply_linux: bool,
+    /// Name of a network's VXLAN device; {vni} stands for the network
+    #[arg(long, default_value = "vxlan{vni}")]
+    device: String,
+    /// Report to the cluster, under this name, that this host is alive and which revision it has applied
+    #[arg(long, value_name = "NAME")]
+    node: Option<String>,
+    /// Address of this host, reported with --node
+    #[arg(long, default_value = "", hide_default_value = true, requires = "node")]
+    address: String,
+    /// Seconds without a report after which the host counts as dead
+    #[arg(long, default_value = "15", value_name = "SECONDS", value_parser = seconds)]
+    ttl: Duration,
+    /// Exit once the copy is up to date and in effect
+    #[arg(long)]
+    once: bool,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// Runs until Ctrl-C, or with `--once` until the copy is up to date.
+pub(super) async fn run(mut agent: Agent) -> Result<ExitCode> {
+    ensure!(agent.ttl >= Duration::from_millis(1), "--ttl must be at least 0.001 seconds");
+    agent.groups.sort();
+    agent.groups.dedup();
+    let copy = Copy::open(&agent.dir, &agent.groups)?;
+    let sink = match &agent.hook {
+        Some(hook) => Sink::Hook(hook.clone()),
+        None if agent.apply_linux => Sink::Linux(Box::new(Linux::open(&agent.device)?)),
+        None => Sink::Copy,
+    };
+    tracing::info!(rules = copy.len(), revision = copy.revision(), dir = %agent.dir.display(), "copy opened");
+    let applied = Arc::new(AtomicI64::new(copy.revision()));
+    let beating =
+        agent.node.clone().map(|node| tokio::spawn(beat(Heart::of(&agent, node), Arc::clone(&applied))));
+    let follower = Follower { agent, copy, sink, applied, endpoint: 0 };
+    let ended = tokio::select! {
+        ended = follower.follow() => ended,
+        _ = tokio::signal::ctrl_c() => Ok(()),
+    };
+    if let Some(beating) = beating {
+        beating.abort();
+    }
+    ended.map(|()| ExitCode::SUCCESS)
+}
+
+struct Follower {
+    agent: Agent,
+    copy: Copy,
+    sink: Sink,
+    /// The revision that heartbeats report.
+    applied: Arc<AtomicI64>,
+    /// Counts attempts: endpoints take turns.
+    endpoint: usize,
+}
+
+impl Follower {
+    async fn follow(mut self) -> Result<()> {
+        let mut pause = RETRY_MIN;
+        loop {
+            let before = self.copy.revision();
+            match self.watch().await {
+                Ok(()) => return Ok(()),
+                Err(error) => {
+                    tracing::warn!(error = %format!("{error:#}"), "the watch broke; it resumes at the same revision")
+                }
+            }
+            // Progress resets the pause.
+            pause = if self.copy.revision() > before { RETRY_MIN } else { (pause * 2).min(RETRY_MAX) };
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    /// Follows one endpoint. Returns with an error, or with `--once` when the copy is up to date.
+    async fn watch(&mut self) -> Result<()> {
+        let endpoints = &self.agent.connection.endpoints;
+        let endpoint = endpoints[self.endpoint % endpoints.len()].clone();
+        self.endpoint += 1;
+        let mut routes = client(self.agent.connection.unbounded().dial(&endpoint).await?);
+        let from_revision = if self.copy.revision() == 0 { 0 } else { self.copy.revision() + 1 };
+        let request = pb::WatchRequest {
+            groups: self.agent.groups.clone(),
+            from_revision,
+            snapshot_if_compacted: true,
+            progress_ms: PROGRESS_MS,
+            ..pb::WatchRequest::default()
+        };
+        let mut messages = routes.watch(request).await?.into_inner();
+        tracing::info!(endpoint, from = from_revision, "following");
+        let mut snapshot = BTreeMap::<Key, pb::Rule>::new();
+        loop {
+            let message = tokio::time::timeout(SILENCE_MAX, messages.message()).await;
+            let message = message
+                .map_err(|_| anyhow!("{endpoint} was silent for {} s", SILENCE_MAX.as_secs()))??
+                .context("the server ended the watch")?;
+            let (kind, revision) = (message.kind(), message.revision);
+            match kind {
+                Kind::Snapshot => {
+                    snapshot
+                        .extend(message.rules.into_iter().map(|rule| ((rule.vni, rule.ip.clone()), rule)));
+                }
+                Kind::SnapshotEnd => {
+                    let changes = self.copy.difference(&std::mem::take(&mut snapshot));
+                    self.take(changes, revision).await?;
+                }
+                Kind::Events => {
+                    let changes = self.copy.changes(message.events);
+                    self.take(changes, revision).await?;
+                }
+                Kind::Progress if revision > self.copy.revision() => self.take(Vec::new(), revision).await?,
+                Kind::Compacted => tracing::warn!(
+                    history_begins = revision,
+                    "the copy is older than the history that is kept; fetching everything again"
+                ),
+                Kind::Progress | Kind::Unspecified => {}
+            }
+            // Up to date: the snapshot is complete, or the server has no newer changes.
+            if self.agent.once && matches!(kind, Kind::SnapshotEnd | Kind::Progress) {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn take(&mut self, changes: Vec<Change>, revision: i64) -> Result<()> {
+        self.sink.take(&changes, revision).await?;
+        let count = changes.len();
+        self.copy.take(changes, revision)?;
+        self.applied.store(revision, Ordering::Relaxed);
+        if count > 0 {
+            tracing::info!(changes = count, revision, rules = self.copy.len(), "in effect");
+        }
+        Ok(())
+    }
+}
+
+/// What a node reports about itself.
+struct Heart {
+    node: pb::Node,
+    ttl: Duration,
+    connection: Connection,
+}
+
+impl Heart {
+    fn of(agent: &Agent, name: String) -> Self {
+        Self {
+            node: pb::Node { name, address: agent.address.clone(), groups: agent.groups.clone() },
+            ttl: agent.ttl,
+            connection: agent.connection.clone(),
+        }
+    }
+
+    /// Sends a heartbeat. A node that the cluster does not know is registered first.
+    async fn beat(&self, applied_revision: i64) -> Result<()> {
+        let mut routes = client(self.connection.any().await?);
+        let ttl_ms = u64::try_from(self.ttl.as_millis()).unwrap_or(u64::MAX);
+        let request = pb::HeartbeatRequest { node: self.node.name.clone(), ttl_ms, applied_revision };
+        match routes.heartbeat(request.clone()).await {
+            Err(status) if status.code() == Code::NotFound => {
+                let object = Some(pb::object::Object::Node(self.node.clone()));
+                let object = Some(pb::Object { object, revision: 0 });
+                routes.put_object(pb::PutObjectRequest { object }).await?;
+                routes.heartbeat(request).await?;
+            }
+            sent => {
+                sent?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Sends heartbeats, three within the time to live.
+async fn beat(heart: Heart, applied: Arc<AtomicI64>) {
+    let mut period = tokio::time::interval(heart.ttl / 3);
+    loop {
+        period.tick().await;
+        if let Err(error) = heart.beat(applied.load(Ordering::Relaxed)).await {
+            tracing::warn!(error = %format!("{error:#}"), "sending a heartbeat failed");
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! `quoin route`: rules by (VNI, IP) from the shell.
+//!
+//! `rules.rs` reads and writes them, `load.rs` writes files of them (`text.rs` is how they look there),
+//! `watch.rs` follows changes, `nodes.rs` lists hosts. `agent.rs` keeps a host's copy (`copy.rs`) up to date
+//! and puts it into effect (`sink.rs`, `linux.rs`).
+
+mod agent;
+mod client;
+mod copy;
+mod linux;
+mod load;
+mod nodes;
+mod rules;
+mod sink;
+mod text;
+mod watch;
+
+use crate::connection::Connection;
+use anyhow::Result;
+use clap::Subcommand;
+use std::process::ExitCode;
+
+/// Commands on rules.
+#[derive(Subcommand)]
+pub(crate) enum Route {
+    /// Write a rule
+    Put(rules::Put),
+    /// Look up rules
+    Get(rules::Get),
+    /// List the rules of a group or a network
+    List(rules::List),
+    /// Delete rules, or all rules of a group or a network
+    Delete(rules::Delete),
+    /// Show changes of groups, networks or nodes until Ctrl-C
+    Watch(watch::Watch),
+    /// Write a file of rules: CSV with a header line, or JSON lines
+    Load(load::Load),
+    /// List nodes: which are alive, and up to which revision each has applied the rules
+    Nodes {
+        #[command(flatten)]
+        connection: Connection,
+    },
+    /// Keep this host's copy of groups up to date: on disk, through a hook, or in Linux's tables
+    Agent(agent::Agent),
+}
+
+/// Runs a command on rules.
+pub(crate) async fn run(route: Route) -> Result<ExitCode> {
+    match route {
+        Route::Put(put) => rules::put(put).await,
+        Route::Get(get) => rules::get(get).await,
+        Route::List(list) => rules::list(list).await,
+        Route::Delete(delete) => rules::delete(delete).await,
+        Route::Watch(watch) => watch::watch(watch).await,
+        Route::Load(load) => load::run(load).await,
+        Route::Nodes { connection } => nodes::nodes(&connection).await,
+        Route::Agent(agent) => agent::run(agent).await,
+    }
+}

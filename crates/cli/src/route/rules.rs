@@ -1,0 +1,200 @@
+//! Reading and writing rules: put, get, list, delete.
+
+use super::client::{client, parse_key};
+use super::text::RuleText;
+use crate::connection::Connection;
+use crate::{outcome, output};
+use anyhow::{Result, bail, ensure};
+use clap::Args;
+use quoin_proto::quoin::route::v1 as pb;
+use quoin_proto::quoin::v1::Local;
+use serde_json::{Value, json};
+use std::io::Write;
+use std::process::ExitCode;
+
+/// Rules per page of a listing.
+const PAGE: u32 = 5_000;
+
+/// A rule to write.
+#[derive(Args)]
+pub(crate) struct Put {
+    /// Key of the rule, e.g. 100/10.0.0.1
+    #[arg(value_name = "VNI/IP")]
+    key: String,
+    /// MAC address of IP
+    #[arg(long, default_value = "", hide_default_value = true)]
+    mac: String,
+    /// IP address of the host that IP is on
+    #[arg(long, default_value = "", hide_default_value = true)]
+    host_ip: String,
+    /// MAC address of that host
+    #[arg(long, default_value = "", hide_default_value = true)]
+    host_mac: String,
+    /// Group of the rule; watches and agents follow groups
+    #[arg(long, default_value = "", hide_default_value = true)]
+    group: String,
+    /// Text to keep with the rule
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
+    user_data: String,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// A lookup.
+#[derive(Args)]
+pub(crate) struct Get {
+    /// Keys of rules, e.g. 100/10.0.0.1
+    #[arg(required = true, value_name = "VNI/IP")]
+    keys: Vec<String>,
+    /// Read this replica's own state, which may lag, without asking the leader
+    #[arg(long)]
+    local: bool,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// A listing.
+#[derive(Args)]
+pub(crate) struct List {
+    #[command(flatten)]
+    of: Of,
+    /// List as of this revision; 0 is the newest
+    #[arg(long, default_value_t = 0)]
+    revision: i64,
+    /// Maximum number of rules [default: all]
+    #[arg(long)]
+    limit: Option<usize>,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// Which rules to list.
+#[derive(Args)]
+#[group(required = true, multiple = false)]
+pub(crate) struct Of {
+    /// List the rules of this group
+    #[arg(long)]
+    group: Option<String>,
+    /// List the rules of this network
+    #[arg(long)]
+    vni: Option<u32>,
+}
+
+/// A deletion.
+#[derive(Args)]
+pub(crate) struct Delete {
+    /// Keys of rules, e.g. 100/10.0.0.1
+    #[arg(value_name = "VNI/IP", conflicts_with_all = ["group", "vni"])]
+    keys: Vec<String>,
+    /// Delete all rules of this group
+    #[arg(long, conflicts_with = "vni")]
+    group: Option<String>,
+    /// Delete all rules of this network
+    #[arg(long)]
+    vni: Option<u32>,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+pub(super) async fn put(request: Put) -> Result<ExitCode> {
+    let pb::RuleKey { vni, ip } = parse_key(&request.key)?;
+    let rule = pb::Rule {
+        vni,
+        ip,
+        mac: request.mac,
+        host_ip: request.host_ip,
+        host_mac: request.host_mac,
+        group: request.group,
+        revision: 0,
+        user_data: request.user_data.into(),
+    };
+    let mut routes = client(request.connection.any().await?);
+    let reply = routes.put(pb::PutRequest { rules: vec![rule], each_for_itself: false }).await?.into_inner();
+    request
+        .connection
+        .say(&json!({ "revision": reply.revision }), &format!("written at revision {}", reply.revision))
+}
+
+pub(super) async fn get(get: Get) -> Result<ExitCode> {
+    let Get { keys, local, connection } = get;
+    let mut lookups = Vec::with_capacity(keys.len());
+    for (request_id, key) in keys.iter().enumerate() {
+        let pb::RuleKey { vni, ip } = parse_key(key)?;
+        lookups.push(pb::Lookup { request_id: request_id as u64, vni, ip });
+    }
+    let consistency = local.then(|| Local::default().into());
+    let mut routes = client(connection.any().await?);
+    let answers = routes.get(pb::GetRequest { lookups, consistency }).await?.into_inner().answers;
+    let found: Vec<pb::Rule> = answers.into_iter().filter_map(|answer| answer.rule).collect();
+    show(&found, &connection)?;
+    if found.len() < keys.len() {
+        writeln!(std::io::stderr(), "{} of {} not found", keys.len() - found.len(), keys.len())?;
+        return Ok(ExitCode::from(outcome::REFUSED));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(super) async fn list(list: List) -> Result<ExitCode> {
+    let List { of, revision, limit, connection } = list;
+    let of = match (of.group, of.vni) {
+        (Some(group), _) => pb::list_request::Of::Group(group),
+        (None, Some(vni)) => pb::list_request::Of::Vni(vni),
+        (None, None) => bail!("give --group or --vni"),
+    };
+    let limit = limit.unwrap_or(usize::MAX);
+    let mut routes = client(connection.any().await?);
+    let mut request = pb::ListRequest { of: Some(of), revision, ..pb::ListRequest::default() };
+    let mut rules = Vec::new();
+    loop {
+        request.limit = PAGE.min(u32::try_from(limit - rules.len()).unwrap_or(PAGE)).max(1);
+        let page = routes.list(request.clone()).await?.into_inner();
+        request.revision = page.header.map_or(request.revision, |header| header.revision);
+        request.after = page.rules.last().map(|rule| pb::RuleKey { vni: rule.vni, ip: rule.ip.clone() });
+        rules.extend(page.rules);
+        if !page.more || rules.len() >= limit {
+            break;
+        }
+    }
+    show(&rules, &connection)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn show(rules: &[pb::Rule], connection: &Connection) -> Result<()> {
+    if connection.json {
+        return output::json(&rules.iter().map(|rule| RuleText::of(rule).json()).collect::<Value>());
+    }
+    if rules.is_empty() {
+        writeln!(std::io::stderr(), "no rules")?;
+        return Ok(());
+    }
+    let row = |rule: &pb::Rule| {
+        let or_dash = |text: &str| if text.is_empty() { "-".to_owned() } else { text.to_owned() };
+        vec![
+            rule.vni.to_string(),
+            rule.ip.clone(),
+            or_dash(&rule.mac),
+            or_dash(&rule.host_ip),
+            or_dash(&rule.host_mac),
+            or_dash(&rule.group),
+            rule.revision.to_string(),
+            or_dash(&output::text(&rule.user_data)),
+        ]
+    };
+    let head = ["vni", "ip", "mac", "host ip", "host mac", "group", "revision", "user data"];
+    output::table(&head, &rules.iter().map(row).collect::<Vec<_>>())
+}
+
+pub(super) async fn delete(delete: Delete) -> Result<ExitCode> {
+    let Delete { keys, group, vni, connection } = delete;
+    ensure!(!keys.is_empty() || group.is_some() || vni.is_some(), "give VNI/IP, --group or --vni");
+    let keys = keys.iter().map(|key| parse_key(key)).collect::<Result<Vec<_>>>()?;
+    let all_of = match (group, vni) {
+        (Some(group), _) => Some(pb::delete_request::AllOf::Group(group)),
+        (None, Some(vni)) => Some(pb::delete_request::AllOf::Vni(vni)),
+        (None, None) => None,
+    };
+    let mut routes = client(connection.any().await?);
+    let deleted = routes.delete(pb::DeleteRequest { keys, all_of }).await?.into_inner().deleted;
+    let rules = if deleted == 1 { "rule" } else { "rules" };
+    connection.say(&json!({ "deleted": deleted }), &format!("deleted {deleted} {rules}"))
+}

@@ -1,0 +1,47 @@
+//! `quoin serve` and `quoin dev`: one node in this process, until it is told to stop.
+
+use anyhow::{Context, Result, bail};
+use quoin_node::{Config, Node};
+use std::io::Write;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Runs a node until SIGTERM, SIGINT or a fault.
+pub(crate) async fn serve(config: Config) -> Result<()> {
+    let node = Node::start(config).await?;
+    run(node).await
+}
+
+/// Runs a single node and prints how to use it.
+pub(crate) async fn dev(config: Config) -> Result<()> {
+    let (client, http, folder) = (config.listen_client, config.listen_http, config.data_dir.clone());
+    let resp = config.listen_resp;
+    let node = Node::start(config).await?;
+    let mut out = std::io::stdout();
+    writeln!(
+        out,
+        "One node, data in {folder}. Stop it with Ctrl-C.\n\n  \
+         etcd API and quoin.*.v1    {client}\n  Redis's protocol           {resp}\n  \
+         metrics, ledger API, docs  http://{http}\n\n\
+         Try, in another terminal:\n  \
+         quoin kv put greeting hello --endpoints {client}\n  \
+         quoin kv get greeting --endpoints {client}\n  \
+         etcdctl --endpoints {client} watch --prefix ''\n",
+        folder = folder.display()
+    )?;
+    run(node).await
+}
+
+async fn run(node: Node) -> Result<()> {
+    let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
+    let reason = tokio::select! {
+        _ = terminate.recv() => None,
+        _ = tokio::signal::ctrl_c() => None,
+        reason = node.failed() => Some(reason),
+    };
+    tracing::info!("stopping");
+    node.stop().await;
+    match reason {
+        Some(reason) => bail!("the node stopped because of a fault: {reason}"),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,177 @@
+//! A node's settings from four places, of which later ones win: defaults, the file, `QUOIN_*` variables,
+//! flags.
+//!
+//! Flags and variables are generated from the list of settings, so none can be missing: `raft.tick_ms` is
+//! `--raft-tick-ms` and `QUOIN_RAFT_TICK_MS`. Lists are written `a,b`, maps `name=value,name=value`.
+
+use anyhow::{Context, Result, bail};
+use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, ValueHint};
+use quoin_node::Config;
+use quoin_node::config::SETTINGS;
+use std::path::{Path, PathBuf};
+use toml::{Table, Value};
+
+/// The settings that the command line and the environment give.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Settings {
+    file: Option<PathBuf>,
+    given: Vec<(&'static str, String)>,
+}
+
+fn flag(path: &str) -> String {
+    path.replace(['.', '_'], "-")
+}
+
+fn variable(path: &str) -> String {
+    format!("QUOIN_{}", path.replace('.', "_").to_uppercase())
+}
+
+impl Args for Settings {
+    fn augment_args(command: Command) -> Command {
+        let file = Arg::new("config").long("config").value_name("FILE").value_hint(ValueHint::FilePath);
+        let command = command.arg(
+            file.env("QUOIN_CONFIG").help("Settings file (TOML)").value_parser(clap::value_parser!(PathBuf)),
+        );
+        SETTINGS.iter().fold(command, |command, (path, help)| {
+            let arg = Arg::new(*path).long(flag(path)).env(variable(path)).value_name("VALUE").help(*help);
+            command.arg(arg.hide_env_values(true))
+        })
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for Settings {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let given =
+            |(path, _): &(&'static str, &str)| Some((*path, matches.get_one::<String>(path)?.clone()));
+        Ok(Self {
+            file: matches.get_one("config").cloned(),
+            given: SETTINGS.iter().filter_map(given).collect(),
+        })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+impl Settings {
+    /// The settings of a file alone.
+    pub(crate) fn of_file(file: PathBuf) -> Self {
+        Self { file: Some(file), given: Vec::new() }
+    }
+
+    /// Merges the four places and checks the result.
+    pub(crate) fn resolve(&self) -> Result<Config> {
+        let mut table = Table::try_from(Config::default()).context("reading the defaults")?;
+        if let Some(file) = &self.file {
+            merge(&mut table, read(file)?);
+        }
+        for (path, text) in &self.given {
+            set(&mut table, path, text).with_context(|| format!("--{} {text:?}", flag(path)))?;
+        }
+        let config: Config = table.try_into()?;
+        config.check()?;
+        Ok(config)
+    }
+}
+
+/// Reads a settings file; an unknown key is an error.
+fn read(file: &Path) -> Result<Table> {
+    let text = std::fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))?;
+    // Parsed twice: this one reports unknown keys with their place in the file.
+    toml::from_str::<Config>(&text).with_context(|| format!("{} is not a settings file", file.display()))?;
+    toml::from_str(&text).with_context(|| format!("reading {}", file.display()))
+}
+
+fn merge(base: &mut Table, over: Table) {
+    for (name, value) in over {
+        match (base.get_mut(&name), value) {
+            (Some(Value::Table(inner)), Value::Table(more)) if name != "cluster" => merge(inner, more),
+            (_, value) => drop(base.insert(name, value)),
+        }
+    }
+}
+
+fn set(table: &mut Table, path: &str, text: &str) -> Result<()> {
+    let (name, table) = match path.split_once('.') {
+        Some((section, name)) => match table.get_mut(section) {
+            Some(Value::Table(inner)) => (name, inner),
+            _ => bail!("there is no section {section}"),
+        },
+        None => (path, table),
+    };
+    let value = table.get(name).context("there is no such setting")?;
+    let value = parse(value, text)?;
+    table.insert(name.into(), value);
+    Ok(())
+}
+
+/// Parses `text` as a value of the same type as `like`.
+fn parse(like: &Value, text: &str) -> Result<Value> {
+    let items = || text.split(',').filter(|item| !item.is_empty());
+    Ok(match like {
+        Value::Integer(_) => Value::Integer(text.parse().context("must be a whole number")?),
+        Value::Boolean(_) => Value::Boolean(text.parse().context("must be true or false")?),
+        Value::Array(_) => Value::Array(items().map(|item| Value::String(item.into())).collect()),
+        Value::Table(_) => {
+            let pair = |item: &str| {
+                let (name, value) = item.split_once('=').context("must be NAME=VALUE,NAME=VALUE")?;
+                Ok((name.to_string(), Value::String(value.into())))
+            };
+            Value::Table(items().map(pair).collect::<Result<Table>>()?)
+        }
+        _ => Value::String(text.into()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(given: &[(&'static str, &str)]) -> Settings {
+        Settings {
+            file: None,
+            given: given.iter().map(|(path, text)| (*path, (*text).to_string())).collect(),
+        }
+    }
+
+    #[test]
+    fn flags_are_parsed_by_the_type_of_their_setting() {
+        let given = [
+            ("name", "a"),
+            ("raft.tick_ms", "7"),
+            ("cluster", "a=127.0.0.1:2380,b=h:2"),
+            ("advertise_client", "http://x"),
+        ];
+        let config = settings(&given).resolve().unwrap();
+        assert_eq!((config.name.as_str(), config.raft.tick_ms), ("a", 7));
+        assert_eq!(config.cluster["b"], "h:2");
+        assert_eq!(config.advertise_client, ["http://x"]);
+    }
+
+    #[test]
+    fn a_wrong_value_is_named_with_its_flag() {
+        let error = settings(&[("raft.tick_ms", "soon")]).resolve().unwrap_err();
+        assert_eq!(
+            format!("{error:#}"),
+            "--raft-tick-ms \"soon\": must be a whole number: invalid digit found in string"
+        );
+    }
+
+    #[test]
+    fn flags_override_a_file_and_its_unknown_keys_are_errors() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("quoin.toml");
+        std::fs::write(&file, "name = 'f'\n[raft]\ntick_ms = 5\nelection_ticks = 9\n").unwrap();
+        let settings = Settings { file: Some(file.clone()), given: vec![("raft.tick_ms", "6".into())] };
+        let config = settings.resolve().unwrap();
+        assert_eq!((config.name.as_str(), config.raft.tick_ms, config.raft.election_ticks), ("f", 6, 9));
+        std::fs::write(&file, "nome = 'f'\n").unwrap();
+        assert!(format!("{:#}", settings.resolve().unwrap_err()).contains("unknown field `nome`"));
+    }
+}

@@ -1,0 +1,75 @@
+//! `quoin snapshot`: the whole state in one file, and a new cluster made from such a file.
+
+use crate::connection::Connection;
+use crate::settings::Settings;
+use anyhow::{Context, Result, ensure};
+use clap::Subcommand;
+use quoin_proto::etcdserverpb::SnapshotRequest;
+use quoin_proto::etcdserverpb::maintenance_client::MaintenanceClient;
+use serde_json::json;
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Snapshot files. `etcdctl snapshot save` writes the same.
+#[derive(Subcommand)]
+pub(crate) enum Snapshot {
+    /// Write a replica's state to a file
+    Save {
+        /// File to write; it must not exist
+        file: PathBuf,
+        #[command(flatten)]
+        connection: Connection,
+    },
+    /// Make the data folder of a new cluster's founder from a snapshot file
+    ///
+    /// Restore the same file on each founder, with the settings that it will be served with: --name,
+    /// --data-dir and --cluster. A new --cluster-token keeps members of the old cluster out of the new one.
+    Restore {
+        /// Snapshot file
+        file: PathBuf,
+        #[command(flatten)]
+        settings: Box<Settings>,
+    },
+}
+
+/// Saves or restores.
+pub(crate) async fn run(snapshot: Snapshot) -> Result<ExitCode> {
+    match snapshot {
+        Snapshot::Save { file, connection } => save(&file, &connection).await,
+        Snapshot::Restore { file, settings } => restore(file, &settings).await,
+    }
+}
+
+async fn save(file: &Path, connection: &Connection) -> Result<ExitCode> {
+    let name = || file.display().to_string();
+    let unfinished = file.with_extension("part");
+    ensure!(!file.exists(), "{} exists; give another name or delete it", name());
+    let mut out = File::create(&unfinished).with_context(|| format!("writing {}", unfinished.display()))?;
+    let mut client = MaintenanceClient::new(connection.any().await?);
+    let mut pieces = client.snapshot(SnapshotRequest {}).await?.into_inner();
+    let (mut bytes, mut revision) = (0, 0);
+    while let Some(piece) = pieces.message().await? {
+        out.write_all(&piece.blob).with_context(name)?;
+        bytes += piece.blob.len();
+        revision = piece.header.map_or(revision, |header| header.revision);
+    }
+    out.sync_all().and_then(|()| std::fs::rename(&unfinished, file)).with_context(name)?;
+    connection.say(
+        &json!({ "file": name(), "bytes": bytes, "revision": revision }),
+        &format!("{}: {bytes} bytes, everything up to revision {revision}", name()),
+    )
+}
+
+async fn restore(file: PathBuf, settings: &Settings) -> Result<ExitCode> {
+    let config = settings.resolve()?;
+    let folder = config.data_dir.display().to_string();
+    let progress = tokio::task::spawn_blocking(move || quoin_node::restore(&config, &file)).await??;
+    let revision = progress.revision;
+    writeln!(
+        std::io::stdout(),
+        "{folder} holds everything up to revision {revision}; serve it with the same settings"
+    )?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,14 @@
+//! A cluster of three processes seen from outside: what clients were promised holds while replicas are
+//! killed, restarted, left behind, added and removed. One module per face.
+
+mod file_server;
+mod harness;
+mod kv;
+mod ledger;
+mod playground;
+mod route;
+mod snapshot;
+mod table;
+mod table_places;
+mod table_switch;
+mod wire;

@@ -1,0 +1,284 @@
+//! How a connection between replicas begins: the dialler says who it is and whom it wants, and is told
+//! whether it is welcome. So a misconfigured replica is refused with an explanation instead of corrupting a
+//! cluster.
+//!
+//! **Bytes.** All integers are little-endian. A greeting is the magic `QUOINPR2`; u64 purpose, cluster, from,
+//! to and incarnation; and the dialler's address, a u16 length before it. The answer is the u64 verdict; u64
+//! cluster, id and incarnation of the process that answers; and the address of the rival that runs as the
+//! dialler's member, a u16 length before it. It is empty for other verdicts.
+//!
+//! An *incarnation* is a number drawn when a process starts. It tells two processes with the same id apart.
+
+use bytes::Buf;
+use std::io::{self, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::time::Duration;
+
+const MAGIC: &[u8; 8] = b"QUOINPR2";
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+pub(crate) const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
+/// Asking who holds an id is given less time: a dialler waits for the outcome.
+const IDENTIFY_TIMEOUT: Duration = Duration::from_secs(2);
+/// A connection that takes no bytes for this long is closed and made again.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum bytes of an address.
+const ADDRESS_MAX: usize = 512;
+
+/// Who dials whom, and what for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Greeting {
+    /// What the connection is for.
+    pub purpose: Purpose,
+    /// The dialler's cluster; 0 if it does not know it yet.
+    pub cluster: u64,
+    /// The dialler's member; 0 if it has no id yet.
+    pub from: u64,
+    /// The member that is meant; 0 for whoever answers.
+    pub to: u64,
+    /// The dialler's process; 0 if it has no id yet.
+    pub incarnation: u64,
+    /// Where peers reach the dialler.
+    pub address: String,
+}
+
+/// What a connection is for. The numbers are on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub enum Purpose {
+    /// Messages for the groups of the node, as frames.
+    Frames = 1,
+    /// One snapshot.
+    Snapshot = 2,
+    /// A node that was added and starts for the first time asks who it is.
+    Join = 3,
+    /// The dialler only wants to know who answers.
+    Identify = 4,
+}
+
+/// The answer to a greeting. The numbers are on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub enum Verdict {
+    /// The connection may be used.
+    Welcome = 0,
+    /// The dialler belongs to another cluster.
+    OtherCluster = 1,
+    /// The dialler wants another node: an address is wrong.
+    OtherNode = 2,
+    /// The dialler is this very process: an address is wrong.
+    Oneself = 3,
+    /// The dialler has been removed from the cluster.
+    Removed = 4,
+    /// Another process runs as the dialler's member.
+    Duplicate = 5,
+}
+
+/// The answer to a greeting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Answer {
+    pub(crate) verdict: u64,
+    /// The process that answers.
+    pub(crate) who: Who,
+    /// Address of the process that runs as the dialler's member, for [`Verdict::Duplicate`].
+    pub(crate) rival: String,
+}
+
+/// A process and the member it runs as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Who {
+    /// The cluster's id.
+    pub cluster: u64,
+    /// The member's id.
+    pub id: u64,
+    /// The process's incarnation.
+    pub incarnation: u64,
+}
+
+/// Why a peer was not reached.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DialError {
+    /// Nothing answers, or not as a peer does.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// The peer refuses this node.
+    #[error("{text}")]
+    Refused {
+        /// Why, and what to do.
+        text: String,
+        /// Retrying cannot help, here or elsewhere: this node must not run.
+        forever: bool,
+    },
+}
+
+impl From<DialError> for io::Error {
+    fn from(error: DialError) -> Self {
+        match error {
+            DialError::Io(error) => error,
+            refused => Self::new(io::ErrorKind::ConnectionRefused, refused),
+        }
+    }
+}
+
+impl Greeting {
+    /// The greeting of a node that has no id yet, or only wants to know who answers.
+    pub fn of_nobody(purpose: Purpose) -> Self {
+        Self { purpose, cluster: 0, from: 0, to: 0, incarnation: 0, address: String::new() }
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let numbers = [self.purpose as u64, self.cluster, self.from, self.to, self.incarnation];
+        [&MAGIC[..], &numbers.map(u64::to_le_bytes).concat(), &sized(&self.address)].concat()
+    }
+
+    /// Reads a greeting. Other bytes are [`io::ErrorKind::InvalidData`], as soon as they are seen.
+    pub(crate) fn read(stream: &mut impl Read) -> io::Result<Self> {
+        let mut magic = [0; 8];
+        stream.read_exact(&mut magic)?;
+        if magic != *MAGIC {
+            return Err(invalid("wrong magic"));
+        }
+        let mut bytes = [0; 40];
+        stream.read_exact(&mut bytes)?;
+        let mut rest = &bytes[..];
+        let purpose = match rest.get_u64_le() {
+            1 => Purpose::Frames,
+            2 => Purpose::Snapshot,
+            3 => Purpose::Join,
+            4 => Purpose::Identify,
+            _ => return Err(invalid("unknown purpose")),
+        };
+        let (cluster, from) = (rest.get_u64_le(), rest.get_u64_le());
+        let (to, incarnation) = (rest.get_u64_le(), rest.get_u64_le());
+        Ok(Self { purpose, cluster, from, to, incarnation, address: read_sized(stream)? })
+    }
+}
+
+impl Answer {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let numbers = [self.verdict, self.who.cluster, self.who.id, self.who.incarnation];
+        [&numbers.map(u64::to_le_bytes).concat()[..], &sized(&self.rival)].concat()
+    }
+
+    fn read(stream: &mut impl Read) -> io::Result<Self> {
+        let mut bytes = [0; 32];
+        stream.read_exact(&mut bytes)?;
+        let mut rest = &bytes[..];
+        let verdict = rest.get_u64_le();
+        let who = Who { cluster: rest.get_u64_le(), id: rest.get_u64_le(), incarnation: rest.get_u64_le() };
+        Ok(Self { verdict, who, rival: read_sized(stream)? })
+    }
+}
+
+/// A text after its length. A text longer than [`ADDRESS_MAX`] is not an address and counts as empty.
+fn sized(text: &str) -> Vec<u8> {
+    let text = if text.len() <= ADDRESS_MAX { text } else { "" };
+    [&(text.len() as u16).to_le_bytes()[..], text.as_bytes()].concat()
+}
+
+fn read_sized(stream: &mut impl Read) -> io::Result<String> {
+    let mut length = [0; 2];
+    stream.read_exact(&mut length)?;
+    let length = usize::from(u16::from_le_bytes(length));
+    if length > ADDRESS_MAX {
+        return Err(invalid("an address is too long"));
+    }
+    let mut text = vec![0; length];
+    stream.read_exact(&mut text)?;
+    String::from_utf8(text).map_err(|_| invalid("an address is not valid UTF-8"))
+}
+
+fn invalid(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("not a greeting: {what}"))
+}
+
+/// Connects, greets, and reads the answer.
+///
+/// # Errors
+/// Nothing answers in time, or the peer refuses. The text says why.
+pub fn dial(address: &str, greeting: &Greeting) -> Result<(TcpStream, Who), DialError> {
+    let (stream, answer) = greet(address, greeting, GREETING_TIMEOUT)?;
+    let (cluster, id) = (answer.who.cluster, answer.who.id);
+    let text = match answer.verdict {
+        0 => return Ok((stream, answer.who)),
+        1 => format!(
+            "{address} belongs to cluster {cluster:x}, this node to {:x}: check the peer addresses and data \
+             folders",
+            greeting.cluster
+        ),
+        2 => format!("{address} is member {id:x}, not {:x}: check the peer addresses", greeting.to),
+        3 => format!("{address} is this node itself: check the peer addresses"),
+        4 => format!(
+            "member {:x} was removed from cluster {cluster:x}: delete its data folder before adding it anew",
+            greeting.from
+        ),
+        5 => format!(
+            "another node runs as member {:x}, reached at {}: two nodes have one name and cluster, or copies of \
+             one data folder; stop the wrong one",
+            greeting.from, answer.rival
+        ),
+        other => format!("{address} answered {other}: it is not a peer of this version"),
+    };
+    let forever = [Verdict::Removed as u64, Verdict::Duplicate as u64].contains(&answer.verdict);
+    Err(DialError::Refused { text, forever })
+}
+
+/// Asks which process answers at `address`.
+///
+/// # Errors
+/// Nothing answers in time.
+pub fn identify(address: &str) -> io::Result<Who> {
+    Ok(greet(address, &Greeting::of_nobody(Purpose::Identify), IDENTIFY_TIMEOUT)?.1.who)
+}
+
+fn greet(address: &str, greeting: &Greeting, patience: Duration) -> io::Result<(TcpStream, Answer)> {
+    let resolved = address
+        .to_socket_addrs()?
+        .next()
+        .ok_or_else(|| io::Error::other(format!("{address} resolves to no address")))?;
+    let mut stream = TcpStream::connect_timeout(&resolved, CONNECT_TIMEOUT)?;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(patience))?;
+    stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
+    stream.write_all(&greeting.encode())?;
+    let answer = Answer::read(&mut stream)?;
+    Ok((stream, answer))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn greeting() -> Greeting {
+        let address = "h:1".to_string();
+        Greeting { purpose: Purpose::Frames, cluster: 0x0102, from: 3, to: 4, incarnation: 5, address }
+    }
+
+    #[test]
+    fn greeting_and_answer_layouts_are_pinned() {
+        let hex = |bytes: Vec<u8>| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let zeros = "00000000000000";
+        let numbers = format!("01{zeros}0201{}03{zeros}04{zeros}05{zeros}", &zeros[2..]);
+        assert_eq!(hex(greeting().encode()), format!("51554f494e505232{numbers}0300683a31"));
+        let who = Who { cluster: 1, id: 2, incarnation: 3 };
+        let answer = Answer { verdict: 5, who, rival: "r".into() };
+        assert_eq!(hex(answer.encode()), format!("05{zeros}01{zeros}02{zeros}03{zeros}010072"));
+        assert_eq!(Greeting::read(&mut &greeting().encode()[..]).unwrap(), greeting());
+        assert_eq!(Answer::read(&mut &answer.encode()[..]).unwrap(), answer);
+    }
+
+    #[test]
+    fn other_bytes_are_told_from_a_greeting_that_is_cut_short() {
+        let whole = greeting().encode();
+        for end in 0..whole.len() {
+            let error = Greeting::read(&mut &whole[..end]).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof, "cut at {end}");
+        }
+        for (place, byte) in [(0, b'X'), (7, b'1'), (8, 9), (49, 9)] {
+            let mut broken = whole.clone();
+            broken[place] = byte;
+            let error = Greeting::read(&mut &broken[..]).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidData, "byte {place}");
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! Consensus: replicas that agree on a log, the log on disk, and the connections between them.
+//!
+//! Reading order: `replica/` (the protocol loop, without I/O), `storage.rs` (the log as the library sees it),
+//! `log/` (what is durable), `message.rs` and `frame.rs` (what replicas say, and its bytes), `greeting.rs`
+//! (to whom), `transport/` (how it gets there). `testscripts/` show replicas at work, message by message.
+//!
+//! This is the only crate that names the `raft` crate, and none of its types are in this crate's API. What
+//! this crate does not do: run threads for a replica, apply entries, or serve clients.
+
+#![allow(
+    clippy::field_reassign_with_default,
+    reason = "the library's messages are made empty and then set, field by field"
+)]
+
+mod configuration;
+mod entries;
+mod frame;
+pub mod greeting;
+mod group;
+pub mod log;
+pub mod message;
+pub mod replica;
+#[cfg(test)]
+mod script;
+mod storage;
+pub mod transport;
+
+pub use configuration::{Change, Configuration};
+pub use group::{GROUP, GroupId};

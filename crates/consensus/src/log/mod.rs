@@ -1,0 +1,32 @@
+//! The log on disk, which makes acknowledged writes durable. Segments of append-only blocks, one block and
+//! one sync per append, shared by all groups of a node.
+//!
+//! Reading order: `record.rs` (what is stored), `segmented.rs` (the log), `format.rs` (its bytes), `index.rs`
+//! and `cache.rs` (what is in memory), `recovery.rs` (what a start makes of the segments), `join.rs` (log and
+//! store), `disk.rs` (files, real and simulated).
+//!
+//! **Invariant: Blocks.** An append begins only after the one before it was synced. So after a crash only the
+//! last block can be torn. A damaged block with a whole one behind it was damaged later, and the log refuses
+//! to open.
+//!
+//! What it does not do: know what is in an entry, or decide when to purge.
+
+mod cache;
+mod disk;
+mod error;
+mod format;
+mod index;
+mod join;
+mod options;
+mod record;
+mod recovery;
+mod segmented;
+#[cfg(test)]
+mod tests;
+
+pub use disk::{Disk, DiskFile, RealDisk, SimDisk};
+pub use error::LogError;
+pub use join::{JoinError, join};
+pub use options::Options;
+pub use record::{Base, Entry, EntryKind, HardState, Record};
+pub use segmented::Log;

@@ -1,0 +1,96 @@
+//! What a replica has handed out to be written, until the driver says that it is on disk.
+
+use super::effects::Append;
+use crate::entries::from_library;
+use crate::group::GroupId;
+use crate::log::{Base, HardState, Record};
+use crate::message::PeerMessage;
+use crate::storage::Storage;
+use std::collections::VecDeque;
+
+/// Appends on their way to the disk, oldest first, by number. The number is that of the library's ready.
+#[derive(Default)]
+pub(super) struct Appends {
+    unwritten: VecDeque<(u64, Unwritten)>,
+}
+
+/// What becomes true when an append is on disk.
+#[derive(Default)]
+struct Unwritten {
+    /// The log has everything up to the entry of this index and term.
+    last: Option<(u64, u64)>,
+    /// The log has restarted after a snapshot.
+    restarted: bool,
+    /// The append holds entries that this replica proposed.
+    proposed: bool,
+}
+
+/// What a ready asks to be written.
+#[derive(Default)]
+pub(super) struct Writes {
+    records: Vec<Record>,
+    unwritten: Unwritten,
+}
+
+impl Writes {
+    /// Takes the records out of `ready`, and makes them readable in `storage` at once. `leads` tells whose
+    /// entries they are.
+    pub(super) fn take(ready: &mut raft::Ready, storage: &mut Storage, group: GroupId, leads: bool) -> Self {
+        let mut writes = Self::default();
+        if !ready.snapshot().is_empty() {
+            let metadata = ready.snapshot().get_metadata();
+            let (index, term) = (metadata.index, metadata.term);
+            storage.expect_base(index, term, metadata.get_conf_state().clone());
+            writes.records.push(Record::Base(group, Base { index, term }));
+            writes.unwritten.restarted = true;
+        }
+        // A commit index alone is not worth a write: the store knows how far it is, and the leader tells.
+        if let Some(hard) = ready.hs().filter(|_| ready.must_sync()) {
+            let hard = HardState { term: hard.term, vote: hard.vote, commit: hard.commit };
+            writes.records.push(Record::HardState(group, hard));
+        }
+        let entries = ready.take_entries();
+        storage.expect(&entries);
+        if let Some(last) = entries.last() {
+            writes.unwritten.last = Some((last.index, last.term));
+            writes.unwritten.proposed = leads;
+        }
+        writes.records.extend(entries.into_iter().map(|entry| Record::Entry(group, from_library(entry))));
+        writes
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+}
+
+impl Appends {
+    /// Whether everything is on disk.
+    pub(super) fn is_empty(&self) -> bool {
+        self.unwritten.is_empty()
+    }
+
+    /// How many batches of this leader are being written.
+    pub(super) fn batches_in_flight(&self) -> usize {
+        self.unwritten.iter().filter(|(_, unwritten)| unwritten.proposed).count()
+    }
+
+    /// Hands out an append. `messages` leave once it is on disk, and with it all before it.
+    pub(super) fn push(&mut self, number: u64, writes: Writes, messages: Vec<(u64, PeerMessage)>) -> Append {
+        self.unwritten.push_back((number, writes.unwritten));
+        Append { number, records: writes.records, messages }
+    }
+
+    /// The append of this number and all before it are on disk: `storage` no longer has to hold them in
+    /// memory.
+    pub(super) fn written(&mut self, number: u64, storage: &mut Storage) {
+        while let Some((_, unwritten)) = self.unwritten.pop_front_if(|(first, _)| *first <= number) {
+            if unwritten.restarted {
+                storage.base_written();
+            }
+            if let Some((index, term)) = unwritten.last {
+                storage.written(index, term);
+            }
+        }
+    }
+}

@@ -1,0 +1,510 @@
+//! One replica of one group, without I/O: messages, ticks and requests go in, [`Effects`] come out.
+//!
+//! The driver (threads in a node, one loop in the simulator) feeds inputs, then calls [`Replica::effects`]
+//! until it returns nothing, and sends, writes and applies what it is told to. [`Effects`] says in which
+//! order.
+//!
+//! Reading order: this file (the loop around the library), `effects.rs` (what comes out), `proposals.rs` and
+//! `forwards.rs` (commands on their way into the log), `reads.rs` (linearizable reads), `changes.rs`
+//! (configuration entries), `appends.rs` (what is being written).
+//!
+//! What it does not do: read a clock (time is an argument), touch files or sockets, or apply entries.
+
+mod appends;
+pub(crate) mod changes;
+mod effects;
+mod forwards;
+mod options;
+mod proposals;
+mod reads;
+
+pub use effects::{
+    Append, Barrier, Committed, Content, Effects, Expectation, Lost, Proposal, ReadWaiter, Waiter,
+};
+pub use options::{GIVE_UP_TICKS, Options};
+
+use crate::configuration::{self, Change, Configuration};
+use crate::group::GroupId;
+use crate::log::Log;
+use crate::message::{ForwardOutcome, PeerMessage, RaftMessage};
+use crate::storage::Storage;
+use appends::{Appends, Writes};
+use forwards::Forwards;
+use proposals::{NextBatch, Proposals};
+use quoin_core::{Batch, Command, Stamp};
+use raft::eraftpb::{self, EntryType, MessageType};
+use raft::{RawNode, StateRole};
+use reads::Reads;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// The consensus library refuses the options, or the state that it finds.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct ReplicaError(raft::Error);
+
+/// Maximum bytes of committed entries in one [`Effects`]: a start replays its log in pieces of this size.
+const COMMITTED_BYTES_MAX: u64 = 16 << 20;
+
+/// One replica of one group.
+pub struct Replica {
+    group: GroupId,
+    raw: RawNode<Storage>,
+    options: Options,
+    ticks: u64,
+    applied: u64,
+    /// The tick of each member's last message.
+    heard: BTreeMap<u64, u64>,
+    proposals: Proposals,
+    forwards: Forwards,
+    reads: Reads,
+    appends: Appends,
+    /// What the next [`Self::effects`] returns.
+    effects: Effects,
+}
+
+impl Replica {
+    /// Makes replica `id` of `group`, on `log` and a store that has applied entries up to `applied` and is at
+    /// `configuration`. The two must have been joined: see [`crate::log::join`].
+    ///
+    /// # Errors
+    /// The library refuses the options or the state that it finds.
+    pub fn new(
+        id: u64,
+        group: GroupId,
+        log: Arc<Log>,
+        configuration: &Configuration,
+        applied: u64,
+        options: Options,
+    ) -> Result<Self, ReplicaError> {
+        let config = raft::Config {
+            id,
+            election_tick: options.election_ticks,
+            heartbeat_tick: options.heartbeat_ticks,
+            applied,
+            max_size_per_msg: options.message_bytes_max,
+            max_inflight_msgs: options.messages_in_flight_max,
+            max_committed_size_per_ready: COMMITTED_BYTES_MAX,
+            check_quorum: true,
+            pre_vote: true,
+            read_only_option: if options.lease_reads {
+                raft::ReadOnlyOption::LeaseBased
+            } else {
+                raft::ReadOnlyOption::Safe
+            },
+            ..raft::Config::default()
+        };
+        let storage = Storage::new(log, group, configuration.to_library(), applied);
+        let raw = RawNode::new(&config, storage, &slog::Logger::root(slog::Discard, slog::o!()))
+            .map_err(ReplicaError)?;
+        let mut replica = Self {
+            group,
+            raw,
+            ticks: 0,
+            applied,
+            heard: BTreeMap::new(),
+            proposals: Proposals::default(),
+            forwards: Forwards::numbered_from(options.seed),
+            reads: Reads::numbered_from(options.seed, id),
+            appends: Appends::default(),
+            effects: Effects::default(),
+            options,
+        };
+        replica.draw_election_timeout();
+        Ok(replica)
+    }
+
+    /// This replica's id.
+    pub fn id(&self) -> u64 {
+        self.raw.raft.id
+    }
+
+    /// The leader as far as this replica knows, 0 for none.
+    pub fn leader(&self) -> u64 {
+        self.raw.raft.leader_id
+    }
+
+    /// Whether this replica leads, as far as it knows.
+    pub fn is_leader(&self) -> bool {
+        self.raw.raft.state == StateRole::Leader
+    }
+
+    /// Whether this replica leads, has committed an entry in its term, and nobody else votes or learns.
+    pub fn is_only_member(&self) -> bool {
+        let configuration = self.raw.store().configuration();
+        configuration.voters == [self.id()]
+            && configuration.learners.is_empty()
+            && configuration.voters_outgoing.is_empty()
+            && configuration.learners_next.is_empty()
+            && self.is_leader()
+            && self.raw.raft.commit_to_current_term()
+    }
+
+    /// The term.
+    pub fn term(&self) -> u64 {
+        self.raw.raft.term
+    }
+
+    /// Index of the newest entry known to be committed.
+    pub fn committed(&self) -> u64 {
+        self.raw.raft.raft_log.committed
+    }
+
+    /// By id: each member's newest matching entry, and whether a message of it came within two election
+    /// timeouts. Only a leader knows; others return nothing.
+    pub fn followers(&self) -> Vec<(u64, u64, bool)> {
+        if !self.is_leader() {
+            return Vec::new();
+        }
+        let patience = 2 * self.options.election_ticks as u64;
+        let lately = |id| self.heard.get(id).is_some_and(|tick| self.ticks - tick <= patience);
+        let progress = self.raw.raft.prs().iter();
+        let mut followers: Vec<_> =
+            progress.map(|(id, progress)| (*id, progress.matched, lately(id))).collect();
+        followers.sort_unstable();
+        followers
+    }
+
+    /// The configuration in force.
+    pub fn configuration(&self) -> Configuration {
+        Configuration::from_library(self.raw.store().configuration())
+    }
+
+    /// Ticks since the start.
+    pub fn ticks(&self) -> u64 {
+        self.ticks
+    }
+
+    /// How many of this replica's own commands wait to be proposed or forwarded.
+    pub fn queued(&self) -> usize {
+        self.proposals.len()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn role(&self) -> StateRole {
+        self.raw.raft.state
+    }
+
+    /// One tick of the clock has passed.
+    pub fn tick(&mut self) {
+        self.ticks += 1;
+        self.raw.tick();
+        self.reads.tick(self.ticks);
+        self.forwards.give_up(self.ticks);
+        self.proposals.give_up(self.ticks);
+    }
+
+    /// Takes a message from a peer. Messages of unknown senders and stale terms are dropped, as Raft wants.
+    pub fn step(&mut self, from: u64, message: PeerMessage) {
+        self.heard.insert(from, self.ticks);
+        match message {
+            PeerMessage::Raft(RaftMessage(message)) => {
+                if asks_or_answers_round(&message, MessageType::MsgHeartbeatResponse) {
+                    self.reads.note_answer(message.from, self.raw.store().configuration());
+                }
+                // An error means that the message does not concern this state: dropping it is the protocol.
+                let _ = self.raw.step(*message);
+            }
+            PeerMessage::Forward { request, commands } => {
+                if self.is_leader() {
+                    self.proposals.push_forwarded(from, request, commands);
+                } else {
+                    self.reply_forward(from, request, ForwardOutcome::NotLeader);
+                }
+            }
+            PeerMessage::ForwardReply { request, outcome } => self.forward_answered(request, outcome),
+        }
+    }
+
+    /// Tells a forwarder that its commands were not proposed because the leader is overloaded. The driver
+    /// calls this in place of [`Self::step`] when its queue is full.
+    pub fn refuse_forward(&mut self, to: u64, request: u64) {
+        self.reply_forward(to, request, ForwardOutcome::Busy);
+    }
+
+    /// The connection to a peer broke: what was forwarded to it has an unknown fate.
+    pub fn peer_lost(&mut self, peer: u64) {
+        self.reads.peer_lost();
+        self.raw.report_unreachable(peer);
+        self.forwards.peer_lost(peer);
+    }
+
+    /// Queues a command. The next [`Self::effects`] proposes it, or forwards it to the leader.
+    pub fn propose(&mut self, proposal: Proposal) {
+        self.proposals.push(proposal, self.ticks);
+    }
+
+    /// Queues a linearizable read.
+    pub fn read(&mut self, waiter: ReadWaiter) {
+        self.reads.push(waiter, self.ticks);
+    }
+
+    /// Proposes a change of the configuration. `command` (the change of the member list) is applied with it.
+    /// Several changes at once pass through a joint configuration.
+    pub fn change_configuration(&mut self, changes: &[Change], command: Option<Command>, waiter: Waiter) {
+        if !self.is_leader() {
+            let _ = waiter.send(Err(Lost::NoLeader));
+            return;
+        }
+        if self.raw.raft.has_pending_conf() {
+            // The library would turn the entry into an empty one.
+            let _ = waiter.send(Err(Lost::Refused));
+            return;
+        }
+        let context = changes::encode(changes, command);
+        match self.raw.propose_conf_change(context, configuration::changes_to_library(changes)) {
+            Ok(()) => self.expect_last(vec![waiter]),
+            Err(_) => drop(waiter.send(Err(Lost::Refused))),
+        }
+    }
+
+    /// Hands leadership to `to`. Meanwhile the leader takes no proposals; it goes on after an election
+    /// timeout if `to` has not taken over. A follower passes the request on to the leader.
+    pub fn transfer_leader(&mut self, to: u64) {
+        self.raw.transfer_leader(to);
+    }
+
+    /// Offers a snapshot whose state has been received whole. If it is accepted, the next [`Self::effects`]
+    /// asks to install it; otherwise the log has come further by itself, and the state can be dropped.
+    pub fn offer_snapshot(&mut self, from: u64, index: u64, term: u64, configuration: &Configuration) {
+        let mut message = eraftpb::Message::default();
+        message.set_msg_type(MessageType::MsgSnapshot);
+        message.from = from;
+        message.to = self.id();
+        message.term = self.term();
+        let metadata = message.mut_snapshot().mut_metadata();
+        metadata.index = index;
+        metadata.term = term;
+        metadata.set_conf_state(configuration.to_library());
+        let _ = self.raw.step(message);
+    }
+
+    /// The stream of a snapshot to `to` has ended.
+    pub fn snapshot_sent(&mut self, to: u64, success: bool) {
+        let status = if success { raft::SnapshotStatus::Finish } else { raft::SnapshotStatus::Failure };
+        self.raw.report_snapshot(to, status);
+    }
+
+    /// The append of this number, and so all before it, is on disk.
+    pub fn written(&mut self, number: u64) {
+        self.appends.written(number, self.raw.mut_store());
+        self.raw.on_persist_ready(number);
+        self.advance_applied();
+    }
+
+    /// The store has applied entries up to `index`.
+    pub fn applied(&mut self, index: u64) {
+        self.applied = self.applied.max(index);
+        self.advance_applied();
+    }
+
+    /// Tells the library what is applied. The state of a snapshot is there before its mark is in the log; the
+    /// library hears of it after both.
+    fn advance_applied(&mut self) {
+        let log = &self.raw.raft.raft_log;
+        let known = self.applied.min(log.persisted).min(log.committed);
+        if known > log.applied {
+            self.raw.advance_apply_to(known);
+        }
+    }
+
+    /// Refuses everything that waits to be proposed or to read: this replica is shutting down.
+    pub fn fail_queue(&mut self, lost: Lost) {
+        self.proposals.fail(lost);
+        self.reads.fail(lost);
+    }
+
+    /// Works off the queues and says what to do. Call it until it returns nothing to do.
+    pub fn effects(&mut self, now: Stamp) -> Effects {
+        self.work_proposals(now);
+        self.work_reads();
+        self.draw_election_timeout();
+        if self.raw.has_ready() {
+            self.take_ready();
+        }
+        std::mem::take(&mut self.effects)
+    }
+
+    fn work_proposals(&mut self, now: Stamp) {
+        if self.is_leader() {
+            if self.appends.batches_in_flight() < self.options.batches_in_flight_max
+                && let Some(batch) = self.proposals.next_batch(&self.options)
+            {
+                self.propose_batch(now, batch);
+            }
+            return;
+        }
+        for (from, request) in self.proposals.take_forwarded() {
+            self.reply_forward(from, request, ForwardOutcome::NotLeader);
+        }
+        let leader = self.leader();
+        if leader == 0 {
+            return;
+        }
+        while let Some((commands, waiters)) = self.proposals.next_forward(&self.options) {
+            let request = self.forwards.send(leader, waiters, self.ticks);
+            self.effects.messages.push((leader, PeerMessage::Forward { request, commands }));
+        }
+    }
+
+    fn propose_batch(&mut self, now: Stamp, batch: NextBatch) {
+        let NextBatch { commands, waiters, forwarded } = batch;
+        let mut message = eraftpb::Message::default();
+        message.set_msg_type(MessageType::MsgPropose);
+        message.from = self.id();
+        let mut entry = eraftpb::Entry::default();
+        // Invariant: Time is data. The leader's clock enters the log here.
+        entry.data = Batch::encode(now, &commands);
+        message.entries.push(entry);
+        if self.raw.step(message).is_err() {
+            // A leader that is handing over takes no proposals.
+            for waiter in waiters {
+                let _ = waiter.send(Err(Lost::NoLeader));
+            }
+            for placed in forwarded {
+                self.reply_forward(placed.from, placed.request, ForwardOutcome::NotLeader);
+            }
+            return;
+        }
+        let (index, term) = (self.raw.raft.raft_log.last_index(), self.term());
+        for placed in forwarded {
+            let outcome = ForwardOutcome::Proposed { index, term, position: placed.position };
+            self.reply_forward(placed.from, placed.request, outcome);
+        }
+        if !waiters.is_empty() {
+            self.expect_last(waiters);
+        }
+    }
+
+    /// `waiters` wait for the first commands of the entry that was just proposed.
+    fn expect_last(&mut self, waiters: Vec<Waiter>) {
+        let (index, term) = (self.raw.raft.raft_log.last_index(), self.term());
+        self.expect(index, term, 0, waiters);
+    }
+
+    fn expect(&mut self, index: u64, term: u64, position: u32, waiters: Vec<Waiter>) {
+        let since_tick = self.ticks;
+        self.effects.expectations.push(Expectation { index, term, position, waiters, since_tick });
+    }
+
+    fn forward_answered(&mut self, request: u64, outcome: ForwardOutcome) {
+        match outcome {
+            ForwardOutcome::Proposed { index, term, position } => {
+                if let Some(waiters) = self.forwards.proposed(request) {
+                    self.expect(index, term, position, waiters);
+                }
+            }
+            ForwardOutcome::NotLeader => self.forwards.fail(request, Lost::NoLeader),
+            ForwardOutcome::Busy => self.forwards.fail(request, Lost::Busy),
+        }
+    }
+
+    fn reply_forward(&mut self, to: u64, request: u64, outcome: ForwardOutcome) {
+        self.effects.messages.push((to, PeerMessage::ForwardReply { request, outcome }));
+    }
+
+    fn work_reads(&mut self) {
+        let nobody_answers =
+            self.leader() == 0 || (self.is_leader() && !self.raw.raft.commit_to_current_term());
+        if nobody_answers {
+            return;
+        }
+        if let Some(context) = self.reads.begin(self.ticks) {
+            self.raw.read_index(context);
+        }
+    }
+
+    fn take_ready(&mut self) {
+        let mut ready = self.raw.ready();
+        let number = ready.number();
+        let messages = self.wire_all(ready.take_messages());
+        self.effects.messages.extend(messages);
+        for state in ready.take_read_states() {
+            self.effects.barriers.extend(self.reads.confirmed(state.index, &state.request_ctx));
+        }
+        let committed = ready.take_committed_entries();
+        self.take_committed(committed);
+        let written = self.take_append(number, &mut ready);
+        self.raw.advance_append_async(ready);
+        if written {
+            self.raw.on_persist_ready(number);
+        }
+    }
+
+    /// Makes the append of `ready`. True if there is nothing to write and nothing before it is being written:
+    /// then it counts as written at once.
+    fn take_append(&mut self, number: u64, ready: &mut raft::Ready) -> bool {
+        if !ready.snapshot().is_empty() {
+            let metadata = ready.snapshot().get_metadata();
+            self.effects.install = Some((metadata.index, metadata.term));
+        }
+        let leads = self.is_leader();
+        let writes = Writes::take(ready, self.raw.mut_store(), self.group, leads);
+        let messages = self.wire_all(ready.take_persisted_messages());
+        let nothing_before = self.appends.is_empty();
+        if writes.is_empty() && (nothing_before || messages.is_empty()) {
+            self.effects.messages.extend(messages);
+            return nothing_before;
+        }
+        self.effects.append = Some(self.appends.push(number, writes, messages));
+        false
+    }
+
+    fn wire_all(&mut self, messages: Vec<eraftpb::Message>) -> Vec<(u64, PeerMessage)> {
+        messages.into_iter().filter_map(|message| self.wire(message)).collect()
+    }
+
+    /// The message as it goes to the peer. A snapshot goes its own way, and a read round's heartbeat only to
+    /// whom the round must ask.
+    fn wire(&mut self, message: eraftpb::Message) -> Option<(u64, PeerMessage)> {
+        let to = message.to;
+        if message.get_msg_type() == MessageType::MsgSnapshot {
+            self.effects.snapshots_wanted.push(to);
+            return None;
+        }
+        if asks_or_answers_round(&message, MessageType::MsgHeartbeat)
+            && !self.reads.needs(to, self.raw.store().configuration())
+        {
+            return None;
+        }
+        Some((to, PeerMessage::Raft(RaftMessage(Box::new(message)))))
+    }
+
+    fn take_committed(&mut self, entries: Vec<eraftpb::Entry>) {
+        for entry in entries {
+            let (index, term) = (entry.index, entry.term);
+            let content = match entry.get_entry_type() {
+                EntryType::EntryNormal => Content::Batch(entry.data),
+                EntryType::EntryConfChange | EntryType::EntryConfChangeV2 => self.configure(&entry.context),
+            };
+            self.effects.committed.push(Committed { index, term, content });
+        }
+    }
+
+    fn configure(&mut self, context: &[u8]) -> Content {
+        let (changes, command) = changes::decode(context);
+        match self.raw.apply_conf_change(&configuration::changes_to_library(&changes)) {
+            Ok(configuration) => self.raw.mut_store().set_configuration(configuration),
+            // All replicas refuse it alike; the configuration stays as it is.
+            Err(error) => tracing::warn!(%error, "configuration change refused"),
+        }
+        Content::Configuration { configuration: self.configuration().encode(), command }
+    }
+
+    /// Draws the election timeout from seed, id and term instead of the library's random numbers, so that a
+    /// simulation with the same seed is the same run. Timeouts differ from term to term, so split votes end.
+    fn draw_election_timeout(&mut self) {
+        let mut state = self.options.seed ^ self.id().wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ self.term() << 17;
+        state = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        state = (state ^ (state >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        let spread = self.options.election_ticks as u64;
+        let drawn = self.options.election_ticks + ((state ^ (state >> 31)) % spread) as usize;
+        self.raw.raft.set_randomized_election_timeout(drawn);
+    }
+}
+
+/// Whether the message is of `kind` and belongs to a read round, rather than being a plain heartbeat or its
+/// answer.
+fn asks_or_answers_round(message: &eraftpb::Message, kind: MessageType) -> bool {
+    message.get_msg_type() == kind && !message.context.is_empty()
+}

@@ -1,0 +1,110 @@
+//! Commands that wait to be proposed: this replica's own, and those that followers forwarded.
+//!
+//! **Invariant: Bounded.** The driver bounds its own commands before it hands them in, and refuses forwards
+//! while too many of those wait; a forward is bounded by what its sender has in flight. A command that waits
+//! longer than [`GIVE_UP_TICKS`] is refused.
+
+use super::effects::{Lost, Proposal, Waiter};
+use super::options::{GIVE_UP_TICKS, Options};
+use quoin_core::Command;
+use std::collections::VecDeque;
+
+#[derive(Default)]
+pub(super) struct Proposals {
+    /// Each with the tick at which it came.
+    own: VecDeque<(u64, Proposal)>,
+    forwarded: VecDeque<Forwarded>,
+}
+
+struct Forwarded {
+    from: u64,
+    request: u64,
+    commands: Vec<Command>,
+}
+
+/// Commands for one entry.
+#[derive(Default)]
+pub(super) struct NextBatch {
+    pub(super) commands: Vec<Command>,
+    /// Waiters for the first commands, which are this replica's own.
+    pub(super) waiters: Vec<Waiter>,
+    pub(super) forwarded: Vec<Placed>,
+}
+
+/// Where a forward's commands begin in a batch.
+pub(super) struct Placed {
+    pub(super) from: u64,
+    pub(super) request: u64,
+    pub(super) position: u32,
+}
+
+impl Proposals {
+    /// Queues a command of this replica's own clients.
+    pub(super) fn push(&mut self, proposal: Proposal, tick: u64) {
+        self.own.push_back((tick, proposal));
+    }
+
+    /// Queues commands that `from` forwarded.
+    pub(super) fn push_forwarded(&mut self, from: u64, request: u64, commands: Vec<Command>) {
+        self.forwarded.push_back(Forwarded { from, request, commands });
+    }
+
+    /// How many of this replica's own commands wait.
+    pub(super) fn len(&self) -> usize {
+        self.own.len()
+    }
+
+    /// Takes the commands of the next entry. Own ones go first; a forward is never split.
+    pub(super) fn next_batch(&mut self, options: &Options) -> Option<NextBatch> {
+        let mut batch = NextBatch::default();
+        let mut bytes = 0;
+        while !is_full(batch.commands.len(), bytes, options) {
+            let Some((_, proposal)) = self.own.pop_front() else { break };
+            bytes += proposal.command.size_in_batch();
+            batch.commands.push(proposal.command);
+            batch.waiters.push(proposal.waiter);
+        }
+        while !is_full(batch.commands.len(), bytes, options) {
+            let Some(Forwarded { from, request, commands }) = self.forwarded.pop_front() else { break };
+            batch.forwarded.push(Placed { from, request, position: batch.commands.len() as u32 });
+            bytes += commands.iter().map(Command::size_in_batch).sum::<usize>();
+            batch.commands.extend(commands);
+        }
+        (!batch.commands.is_empty()).then_some(batch)
+    }
+
+    /// Takes own commands for one message to the leader.
+    pub(super) fn next_forward(&mut self, options: &Options) -> Option<(Vec<Command>, Vec<Waiter>)> {
+        let (mut commands, mut waiters, mut bytes) = (Vec::new(), Vec::new(), 0);
+        while !is_full(commands.len(), bytes, options) {
+            let Some((_, proposal)) = self.own.pop_front() else { break };
+            bytes += proposal.command.size_in_batch();
+            commands.push(proposal.command);
+            waiters.push(proposal.waiter);
+        }
+        (!commands.is_empty()).then_some((commands, waiters))
+    }
+
+    /// Takes sender and number of all forwards, to be refused.
+    pub(super) fn take_forwarded(&mut self) -> Vec<(u64, u64)> {
+        self.forwarded.drain(..).map(|forwarded| (forwarded.from, forwarded.request)).collect()
+    }
+
+    /// Refuses own commands that have waited too long.
+    pub(super) fn give_up(&mut self, tick: u64) {
+        while let Some((_, proposal)) = self.own.pop_front_if(|(since, _)| tick - *since > GIVE_UP_TICKS) {
+            let _ = proposal.waiter.send(Err(Lost::NoLeader));
+        }
+    }
+
+    /// Refuses all own commands.
+    pub(super) fn fail(&mut self, lost: Lost) {
+        for (_, proposal) in self.own.drain(..) {
+            let _ = proposal.waiter.send(Err(lost));
+        }
+    }
+}
+
+fn is_full(commands: usize, bytes: usize, options: &Options) -> bool {
+    commands >= options.batch_commands_max || bytes >= options.batch_bytes_max
+}

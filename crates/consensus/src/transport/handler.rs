@@ -1,0 +1,35 @@
+//! What connections hand to their node, and what they count.
+
+use crate::group::GroupId;
+use crate::message::PeerMessage;
+use std::net::TcpStream;
+use std::sync::atomic::AtomicU64;
+
+/// What the transport asks and tells its node. Calls come from the transport's threads.
+pub trait Handler: Send + Sync + 'static {
+    /// A message has arrived.
+    fn received(&self, from: u64, group: GroupId, message: PeerMessage);
+    /// The connection to `peer` broke. What was sent on it may be lost.
+    fn lost(&self, peer: u64);
+    /// A peer wants to send a snapshot on this connection. Runs on the connection's thread.
+    fn snapshot_offered(&self, from: u64, stream: TcpStream);
+    /// A new node asks who it is. Runs on the connection's thread.
+    fn join_asked(&self, stream: TcpStream);
+    /// Whether `peer` has been removed from the cluster.
+    fn is_removed(&self, peer: u64) -> bool;
+    /// A peer has said that this node must not run, for `reason`.
+    fn cast_out(&self, reason: &str);
+}
+
+/// Counters for the metrics page.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Bytes written to peers.
+    pub sent_bytes: AtomicU64,
+    /// Bytes read from peers.
+    pub received_bytes: AtomicU64,
+    /// Messages dropped because an outbox was full or the peer not connected.
+    pub dropped: AtomicU64,
+    /// Connections closed because of bytes that no peer sends.
+    pub garbage: AtomicU64,
+}

@@ -1,0 +1,211 @@
+//! Connections between replicas: one in each direction per pair, on the peer port, shared by all groups.
+//!
+//! A connection begins with a greeting (`greeting.rs`). Then the dialler sends frames (`frame.rs`) and the
+//! acceptor only reads; or, for a snapshot, the dialler streams chunks and the acceptor acknowledges the end.
+//!
+//! Reading order: this file (dialling and sending), `outbox.rs` (what waits to be sent), `acceptor.rs` (the
+//! other side), `holders.rs` (one process per member), `handler.rs` (what the node is told).
+//!
+//! Plain threads and blocking sockets: heartbeats must not queue behind ten thousand client requests in an
+//! async runtime.
+
+mod acceptor;
+mod handler;
+mod holders;
+mod outbox;
+#[cfg(test)]
+mod tests;
+
+pub use acceptor::ACCEPTED_MAX;
+pub use handler::{Counters, Handler};
+pub use outbox::OUTBOX_BYTES_MAX;
+
+use crate::frame::FrameBuffer;
+use crate::greeting::{DialError, Greeting, Purpose, Who, dial};
+use crate::group::GroupId;
+use crate::message::PeerMessage;
+use acceptor::Acceptor;
+use holders::Addresses;
+use outbox::Outbox;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, IoSlice, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
+const RECONNECT_PAUSE_MAX: Duration = Duration::from_secs(2);
+
+/// The connections of one node.
+pub struct Transport {
+    who: Who,
+    address: String,
+    group: GroupId,
+    handler: Arc<dyn Handler>,
+    outboxes: Mutex<BTreeMap<u64, Arc<Outbox>>>,
+    addresses: Arc<Addresses>,
+    acceptor: Arc<Acceptor>,
+    /// Counters for the metrics page.
+    pub counters: Arc<Counters>,
+}
+
+impl Transport {
+    /// Accepts connections on `listener`, which others reach at `address`, and calls `handler` from its own
+    /// threads.
+    ///
+    /// # Errors
+    /// No thread can be started.
+    pub fn start(
+        listener: TcpListener,
+        address: String,
+        (cluster, id): (u64, u64),
+        group: GroupId,
+        handler: Arc<dyn Handler>,
+    ) -> io::Result<Arc<Self>> {
+        let who = Who { cluster, id, incarnation: rand::random() };
+        let (addresses, counters) = (Arc::new(Addresses::default()), Arc::new(Counters::default()));
+        let acceptor = Arc::new(Acceptor::new(
+            who,
+            address.clone(),
+            Arc::clone(&addresses),
+            Arc::clone(&handler),
+            Arc::clone(&counters),
+        ));
+        let accepting = Arc::clone(&acceptor);
+        std::thread::Builder::new().name("peer-accept".into()).spawn(move || accepting.accept(&listener))?;
+        let outboxes = Mutex::default();
+        Ok(Arc::new(Self { who, address, group, handler, outboxes, addresses, acceptor, counters }))
+    }
+
+    /// Sets the peers and their addresses. New ones are dialled, and the connections to missing ones closed.
+    pub fn set_peers(self: &Arc<Self>, addresses: &BTreeMap<u64, String>) {
+        let mut addresses = addresses.clone();
+        addresses.remove(&self.who.id);
+        let mut outboxes = self.outboxes.lock();
+        outboxes.retain(|id, outbox| {
+            let stays = addresses.contains_key(id);
+            if !stays {
+                outbox.close();
+            }
+            stays
+        });
+        let new: Vec<u64> = addresses.keys().copied().filter(|id| !outboxes.contains_key(id)).collect();
+        *self.addresses.lock() = addresses;
+        for id in new {
+            let outbox = Arc::new(Outbox::default());
+            let (transport, writing) = (Arc::clone(self), Arc::clone(&outbox));
+            let spawned = std::thread::Builder::new()
+                .name(format!("peer-{:x}", id & 0xffff))
+                .spawn(move || transport.write_to(id, &writing));
+            match spawned {
+                Ok(_) => drop(outboxes.insert(id, outbox)),
+                Err(error) => tracing::error!(%error, "no thread for a peer connection"),
+            }
+        }
+    }
+
+    /// Closes the connections that removed members have made. They may not have heard of their removal: when
+    /// they dial again they are told.
+    pub fn part_with(&self, removed: &BTreeSet<u64>) {
+        self.acceptor.close(removed);
+    }
+
+    /// Sends or queues a message. False if it was dropped: the peer is unknown or not connected, or its
+    /// outbox is full.
+    pub fn send(&self, to: u64, message: PeerMessage) -> bool {
+        // The lock of all outboxes is released first: a small message is written here and now.
+        let outbox = self.outboxes.lock().get(&to).cloned();
+        let sent = outbox.is_some_and(|outbox| outbox.push(self.group, message, &self.counters));
+        if !sent {
+            self.counters.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+        sent
+    }
+
+    /// Dials `peer` for a snapshot.
+    ///
+    /// # Errors
+    /// The peer is unknown, does not answer, or refuses.
+    pub fn dial_snapshot(&self, peer: u64) -> io::Result<TcpStream> {
+        let address = self.addresses.lock().get(&peer).cloned();
+        let address = address.ok_or_else(|| io::Error::other(format!("member {peer:x} has no address")))?;
+        Ok(dial(&address, &self.greeting(Purpose::Snapshot, peer))?.0)
+    }
+
+    fn greeting(&self, purpose: Purpose, to: u64) -> Greeting {
+        let Who { cluster, id: from, incarnation } = self.who;
+        Greeting { purpose, cluster, from, to, incarnation, address: self.address.clone() }
+    }
+
+    /// Closes all connections and ends the threads. `listening_on` is the listener's address.
+    pub fn stop(&self, listening_on: SocketAddr) {
+        for outbox in self.outboxes.lock().values() {
+            outbox.close();
+        }
+        self.acceptor.stop(listening_on);
+    }
+
+    /// Keeps a connection to `peer` and writes to it, until the outbox is closed.
+    fn write_to(&self, peer: u64, outbox: &Outbox) {
+        let mut pause = RECONNECT_PAUSE;
+        let mut last_error = String::new();
+        while !outbox.is_closed() {
+            let Some(target) = self.addresses.lock().get(&peer).cloned() else { return };
+            let result = dial(&target, &self.greeting(Purpose::Frames, peer)).and_then(|(stream, _)| {
+                pause = RECONNECT_PAUSE;
+                last_error.clear();
+                tracing::debug!(peer = format!("{peer:x}"), target, "connected");
+                outbox.connected(stream.try_clone()?);
+                Ok(self.write_frames(&stream, outbox)?)
+            });
+            outbox.disconnected();
+            self.handler.lost(peer);
+            if let Err(error) = result {
+                let text = error.to_string();
+                if let DialError::Refused { forever: true, .. } = error {
+                    self.handler.cast_out(&text);
+                }
+                if text != last_error {
+                    let peer = format!("{peer:x}");
+                    tracing::warn!(peer, address = target, error = text, "peer connection");
+                    last_error = text;
+                }
+            }
+            outbox.wait_closed(pause);
+            pause = (pause * 2).min(RECONNECT_PAUSE_MAX);
+        }
+    }
+
+    fn write_frames(&self, mut stream: &TcpStream, outbox: &Outbox) -> io::Result<()> {
+        let mut frames = FrameBuffer::default();
+        while let Some((rest, messages)) = outbox.take() {
+            stream.write_all(&rest)?;
+            for message in &messages {
+                frames.push(self.group, message);
+            }
+            self.counters.sent_bytes.fetch_add(frames.len() as u64, Ordering::Relaxed);
+            write_all_vectored(&mut stream, &frames.take())?;
+        }
+        Ok(())
+    }
+}
+
+/// Writes all of `parts`, many per system call.
+fn write_all_vectored(stream: &mut impl Write, parts: &[bytes::Bytes]) -> io::Result<()> {
+    const SLICES_MAX: usize = 512;
+    for group in parts.chunks(SLICES_MAX) {
+        let mut slices: Vec<IoSlice<'_>> = group.iter().map(|part| IoSlice::new(part)).collect();
+        let mut left = &mut slices[..];
+        while !left.is_empty() {
+            match stream.write_vectored(left) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => IoSlice::advance_slices(&mut left, written),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    Ok(())
+}

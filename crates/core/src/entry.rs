@@ -1,0 +1,65 @@
+//! One log entry while it is applied: each of its commands runs in a transaction of its own.
+//!
+//! **Invariant: One step.** All effects of an entry, its [`Progress`] included, are written before the next
+//! entry begins, and the store persists only whole entries. So a crash loses whole entries off the end, and
+//! replaying the log from the stored progress restores them.
+
+use crate::history::{Event, Recorder};
+use crate::progress::write_progress;
+use crate::store::{Store, StoreError, View};
+use crate::tx::Tx;
+use crate::types::{Progress, Stamp, Term};
+
+/// The progress so far, and what the entry's commands have changed.
+pub(crate) struct Entry<'a> {
+    store: &'a dyn Store,
+    progress: Progress,
+    recorder: Recorder,
+    events: Vec<Event>,
+}
+
+impl<'a> Entry<'a> {
+    /// An entry; `progress` already has its index and term.
+    pub(crate) fn begin(store: &'a dyn Store, progress: Progress) -> Self {
+        Self { store, progress, recorder: Recorder::default(), events: Vec::new() }
+    }
+
+    pub(crate) fn progress(&self) -> &Progress {
+        &self.progress
+    }
+
+    /// The state after the commands run so far.
+    pub(crate) fn view(&self) -> View<'a> {
+        View::new(self.store, self.progress.sequence)
+    }
+
+    /// Takes the stamp of the leader of `term`.
+    pub(crate) fn set_stamp(&mut self, stamp: Stamp, term: Term) {
+        // Invariant: Time is data. A new leader's clock may lag; stamps never run backwards along the log.
+        self.progress.stamp = self.progress.stamp.max(stamp);
+        if self.progress.stamped_term != term {
+            self.progress.stamped_term = term;
+            self.progress.term_began = self.progress.stamp;
+        }
+    }
+
+    /// Runs one command.
+    pub(crate) fn run<T>(
+        &mut self,
+        command: impl FnOnce(&mut Tx<'_>) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let mut tx = Tx::begin(self.store, &self.progress, &mut self.recorder);
+        let done = command(&mut tx)?;
+        self.events.extend(tx.finish(&mut self.progress));
+        Ok(done)
+    }
+
+    /// Writes the event record and the progress record.
+    pub(crate) fn finish(mut self) -> (Progress, Vec<Event>) {
+        self.recorder.write(self.store);
+        // The progress record takes a sequence of its own, so no key is ever written twice at one sequence.
+        self.progress.sequence = self.progress.sequence.next();
+        write_progress(self.store, &self.progress);
+        (self.progress, self.events)
+    }
+}

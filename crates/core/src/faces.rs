@@ -1,0 +1,245 @@
+//! The list of faces.
+//!
+//! A new face touches its own folder, its adapter, and this file. Here it gets its number in [`Face`], its
+//! arm in [`Command`] and [`Reply`], and its machine in [`Faces`]; the compiler asks for the rest. What it
+//! keeps in memory for readers goes into [`Memory`], and its golden scripts into `VOCABULARIES`.
+//!
+//! No face depends on this file, so faces know neither each other nor their commands' envelope.
+
+use crate::codec::Malformed;
+use crate::entry::Entry;
+use crate::store::{StoreError, View};
+use crate::tx::Tx;
+use crate::types::{Progress, Stamp};
+use crate::{kv, ledger, route, system, table};
+use bytes::Bytes;
+use std::sync::Arc;
+
+/// A face. Its number is in log entries, and begins its store keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Face {
+    /// The cluster itself: members, compaction, alarms.
+    System = system::FACE,
+    /// Versioned keys.
+    Kv = kv::FACE,
+    /// Rules by network and address.
+    Route = route::FACE,
+    /// Accounts and transfers.
+    Ledger = ledger::FACE,
+    /// Lookup tables: versions, and changes over them.
+    Table = table::FACE,
+}
+
+impl TryFrom<u8> for Face {
+    type Error = Malformed;
+
+    fn try_from(number: u8) -> Result<Self, Malformed> {
+        match number {
+            system::FACE => Ok(Self::System),
+            kv::FACE => Ok(Self::Kv),
+            route::FACE => Ok(Self::Route),
+            ledger::FACE => Ok(Self::Ledger),
+            table::FACE => Ok(Self::Table),
+            _ => Err(Malformed { what: "face" }),
+        }
+    }
+}
+
+/// One command, encoded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Command {
+    /// The face that decodes it.
+    pub face: Face,
+    /// Its encoding, defined by the face's `command.rs`.
+    pub bytes: Bytes,
+}
+
+impl system::Operation {
+    /// The encoded command.
+    pub fn into_command(self) -> Command {
+        Command { face: Face::System, bytes: self.into_bytes() }
+    }
+}
+
+impl kv::Operation {
+    /// The encoded command.
+    pub fn into_command(self) -> Command {
+        Command { face: Face::Kv, bytes: self.into_bytes() }
+    }
+}
+
+impl route::Operation {
+    /// The encoded command.
+    pub fn into_command(self) -> Command {
+        Command { face: Face::Route, bytes: self.into_bytes() }
+    }
+}
+
+impl ledger::Operation {
+    /// The encoded command.
+    pub fn into_command(self) -> Command {
+        Command { face: Face::Ledger, bytes: self.into_bytes() }
+    }
+}
+
+impl ledger::Transfers {
+    /// The encoded command.
+    pub fn into_command(self) -> Command {
+        Command { face: Face::Ledger, bytes: self.into_bytes() }
+    }
+}
+
+impl table::Operation {
+    /// The encoded command.
+    pub fn into_command(self) -> Command {
+        Command { face: Face::Table, bytes: self.into_bytes() }
+    }
+}
+
+/// The answer to a command.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Reply {
+    /// From [`system`].
+    System(system::Reply),
+    /// From [`kv`].
+    Kv(kv::Reply),
+    /// From [`route`].
+    Route(route::Reply),
+    /// From [`ledger`].
+    Ledger(ledger::Reply),
+    /// From [`table`].
+    Table(table::Reply),
+}
+
+/// What faces keep in memory for readers: derived from the store, changed by the machines, shared by
+/// reference.
+///
+/// **Invariant: Derived (memory).** It is made from the store when a replica opens or takes a snapshot.
+/// Readers see all of a command's effects or none, and a state at least as new as any they were told is
+/// applied.
+#[derive(Clone, Debug)]
+pub struct Memory {
+    /// The newest rules of the route face.
+    pub routes: Arc<route::Table>,
+    /// The tables' versions and changes.
+    pub tables: Arc<table::Live>,
+}
+
+/// The machines of all faces. The system face has none: its state is the store's alone.
+pub(crate) struct Faces {
+    kv: kv::Machine,
+    route: route::Machine,
+    ledger: ledger::Machine,
+    table: table::Machine,
+}
+
+impl Faces {
+    /// The machines of a store that may hold state already, up to `progress`.
+    pub(crate) fn open(view: View<'_>, progress: &Progress) -> Result<Self, StoreError> {
+        Ok(Self {
+            kv: kv::Machine::open(view)?,
+            route: route::Machine::open(view, progress.revision)?,
+            ledger: ledger::Machine::open(view)?,
+            table: table::Machine::open(view)?,
+        })
+    }
+
+    pub(crate) fn memory(&self) -> Memory {
+        Memory { routes: Arc::clone(self.route.table()), tables: Arc::clone(self.table.live()) }
+    }
+
+    /// When the next lease, key, node or pending transfer may expire; never later than it does.
+    pub(crate) fn next_deadline(&self) -> Option<Stamp> {
+        let deadlines = [self.kv.next_deadline(), self.route.next_deadline(), self.ledger.next_deadline()];
+        deadlines.into_iter().flatten().min()
+    }
+
+    /// Applies one command.
+    pub(crate) fn apply(&mut self, tx: &mut Tx<'_>, command: Command) -> Result<Reply, StoreError> {
+        let bytes = command.bytes;
+        Ok(match command.face {
+            Face::System => Reply::System(system::apply(tx, bytes)?),
+            Face::Kv => Reply::Kv(self.kv.apply(tx, bytes)?),
+            Face::Route => Reply::Route(self.route.apply(tx, bytes)?),
+            Face::Ledger => Reply::Ledger(self.ledger.apply(tx, bytes)?),
+            Face::Table => Reply::Table(self.table.apply(tx, bytes)?),
+        })
+    }
+
+    /// Lets what is due by the entry's stamp expire, within bounds per entry; the rest waits for the next
+    /// entry. Each lease, key and node takes a revision of its own, all transfers take one together.
+    pub(crate) fn expire(&mut self, entry: &mut Entry<'_>) -> Result<(), StoreError> {
+        let (mut left, stamp) = (kv::EXPIRIES_PER_BATCH_MAX, entry.progress().stamp);
+        for due in self.kv.due(entry.view(), stamp, left)? {
+            entry.run(|tx| self.kv.expire(tx, due))?;
+            left -= 1;
+        }
+        for due in self.route.due(entry.view(), stamp, left)? {
+            entry.run(|tx| self.route.expire(tx, due))?;
+        }
+        let due = self.ledger.due(entry.view(), stamp)?;
+        if !due.is_empty() {
+            entry.run(|tx| self.ledger.expire(tx, due))?;
+        }
+        Ok(())
+    }
+}
+
+/// The faces' golden scripts. Scripts drive the machines of this file, so this is a circle, of test code
+/// only.
+#[cfg(any(test, feature = "testing"))]
+pub(crate) const VOCABULARIES: &[crate::golden::Vocabulary] = &[
+    kv::script::VOCABULARY,
+    route::script::VOCABULARY,
+    ledger::script::VOCABULARY,
+    table::script::VOCABULARY,
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::MemoryStore;
+    use crate::{Batch, Machines, Term};
+
+    /// How many leases, keys and nodes an entry lets expire decides what its commands see, so all versions
+    /// must agree.
+    #[test]
+    fn an_entry_lets_a_bounded_number_expire_over_kv_and_route_together() {
+        let store = MemoryStore::new();
+        let mut machines = Machines::open(&store).unwrap();
+        let mut apply = |stamp, commands: &[Command]| {
+            let index = machines.progress().index.next();
+            let outcome =
+                machines.apply(&store, index, Term(1), Batch::encode(Stamp(stamp), commands)).unwrap();
+            (outcome.events, machines.next_deadline())
+        };
+        let mut commands = Vec::new();
+        for number in 0..700u32 {
+            let (key, ttl) = (Bytes::from(number.to_string()), Some(kv::Ttl::Milliseconds(100)));
+            commands.push(kv::Operation::Put(kv::Put { key, ttl, ..Default::default() }).into_command());
+            let (name, kind) = (Bytes::from(number.to_string()), route::ObjectKind::Node as u32);
+            let put = route::PutObject { kind, name: name.clone(), body: Bytes::new() };
+            commands.push(route::Operation::PutObject(put).into_command());
+            let beat = route::Heartbeat { node: name, ttl_ms: 100, applied_revision: 1 };
+            commands.push(route::Operation::Heartbeat(beat).into_command());
+        }
+        apply(1, &commands);
+        assert_eq!(apply(100, &[]), (Vec::new(), Some(Stamp(101))));
+        let faces = |events: Vec<crate::Event>| -> Vec<u8> {
+            events.iter().flat_map(|event| &event.changes).map(|change| change.key[0]).collect()
+        };
+        let (events, deadline) = apply(101, &[]);
+        assert_eq!(faces(events), [vec![kv::FACE; 700], vec![route::FACE; 300]].concat());
+        assert_eq!(deadline, Some(Stamp(101)));
+        let (events, deadline) = apply(101, &[]);
+        assert_eq!((faces(events), deadline), (vec![route::FACE; 400], None));
+    }
+
+    #[test]
+    fn a_faces_number_is_read_back_and_an_unknown_one_is_refused() {
+        let known: Vec<u8> = (0..=u8::MAX).filter(|number| Face::try_from(*number).is_ok()).collect();
+        assert_eq!(known, [0, 1, 2, 3, 4]);
+        assert!(known.into_iter().all(|number| Face::try_from(number).unwrap() as u8 == number));
+    }
+}

@@ -1,0 +1,83 @@
+//! Which way a transaction goes: its conditions, judged by the state before it.
+
+use super::command::{Compare, CompareResult, CompareTarget, Txn, txn_operation::Step};
+use super::range::{Bounds, records};
+use super::record::{self, Record};
+use crate::store::{StoreError, View};
+
+/// Pushes for `txn`, and for each transaction on its chosen branch in turn, whether its conditions hold.
+pub(super) fn choose_path(view: View<'_>, txn: &Txn, path: &mut Vec<bool>) -> Result<(), StoreError> {
+    let mut holds = true;
+    for compare in &txn.compare {
+        holds = holds && compare_holds(view, compare)?;
+    }
+    path.push(holds);
+    let steps = if holds { &txn.success } else { &txn.failure };
+    for step in steps {
+        if let Some(Step::Txn(inner)) = &step.step {
+            choose_path(view, inner, path)?;
+        }
+    }
+    Ok(())
+}
+
+fn compare_holds(view: View<'_>, compare: &Compare) -> Result<bool, StoreError> {
+    let Some(target) = &compare.target else { return Ok(false) };
+    let result = compare.result();
+    if compare.range_end.is_empty() {
+        let record = view.get(&record::store_key(&compare.key))?.map(Record::decode).transpose()?;
+        return Ok(record_passes(record.as_ref(), target, result, compare.absent_passes));
+    }
+    let bounds = Bounds::of(&compare.key, &compare.range_end);
+    for (_, _, record) in records(view, &bounds)? {
+        if !record_passes(Some(&record), target, result, compare.absent_passes) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn record_passes(
+    record: Option<&Record>,
+    target: &CompareTarget,
+    result: CompareResult,
+    absent_passes: bool,
+) -> bool {
+    let Some(record) = record else {
+        // As in etcd, an absent key has all numbers zero and no value to compare.
+        return absent_passes || absent_key_passes(target, result);
+    };
+    let number = |stored: i64, given: i64| passes(stored.cmp(&given), result);
+    match target {
+        CompareTarget::Version(given) => number(record.version as i64, *given),
+        CompareTarget::CreateRevision(given) => number(record.create_revision as i64, *given),
+        CompareTarget::ModRevision(given) => number(record.mod_revision as i64, *given),
+        CompareTarget::Lease(given) => number(record.lease, *given),
+        CompareTarget::Value(given) => passes(record.value.cmp(given), result),
+        CompareTarget::Metadata(given) => match record.metadata.get(given.position as usize) {
+            Some(stored) => number(*stored, given.value),
+            None => absent_passes || number(0, given.value),
+        },
+    }
+}
+
+fn absent_key_passes(target: &CompareTarget, result: CompareResult) -> bool {
+    let given = match target {
+        CompareTarget::Version(given)
+        | CompareTarget::CreateRevision(given)
+        | CompareTarget::ModRevision(given)
+        | CompareTarget::Lease(given) => *given,
+        CompareTarget::Metadata(given) => given.value,
+        CompareTarget::Value(_) => return false,
+    };
+    passes(0.cmp(&given), result)
+}
+
+fn passes(ordering: std::cmp::Ordering, result: CompareResult) -> bool {
+    match result {
+        CompareResult::Equal => ordering.is_eq(),
+        CompareResult::Greater => ordering.is_gt(),
+        CompareResult::Less => ordering.is_lt(),
+        CompareResult::NotEqual => ordering.is_ne(),
+    }
+}

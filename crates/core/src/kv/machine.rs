@@ -1,0 +1,404 @@
+//! What a kv command does to the state. Reading order: [`Machine::apply`], then one section per operation.
+//!
+//! **Invariant: Nothing half.** A command is refused before it has written anything: a transaction chooses
+//! its path and checks every step on it, then writes.
+//!
+//! A lease kept alive changes only its own record; when its entry in the expiry index comes due, a new one is
+//! added at the lease's present deadline.
+
+use super::check::{answered_by_delete, check_answer, check_delete, check_path, check_put};
+use super::command::{Command, Delete, Increment, LeaseGrant, Operation, Put, Ttl, Txn, txn_operation::Step};
+use super::compare::choose_path;
+use super::range::{Bounds, range_in, records};
+use super::recent::{Previous, Recent};
+use super::record::{self, Expiring, Lease, Record};
+use super::reply::{Done, Refusal, Reply, Response, done};
+use super::txn;
+use crate::expiry::{Expiry, ExpiryIndex};
+use crate::store::{Order, StoreError, View};
+use crate::tx::Tx;
+use crate::types::Stamp;
+use bytes::Bytes;
+use prost::Message;
+
+/// Bound on the leases and keys judged for expiry in one batch; the rest wait for the next batch.
+pub(crate) const EXPIRIES_PER_BATCH_MAX: usize = 1000;
+/// The longest time to live of a lease, seconds; etcd's.
+pub const LEASE_TTL_S_MAX: i64 = 9_000_000_000;
+
+/// The kv face's machine: the store holds its state; this holds what is derived from it.
+#[derive(Debug)]
+pub struct Machine {
+    expiries: ExpiryIndex,
+    recent: Recent,
+}
+
+impl Machine {
+    /// The machine of a store that may hold state already.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub fn open(view: View<'_>) -> Result<Self, StoreError> {
+        Ok(Self { expiries: ExpiryIndex::open(view, record::EXPIRIES)?, recent: Recent::default() })
+    }
+
+    /// When the next lease or key may expire; never later than it does.
+    pub fn next_deadline(&self) -> Option<Stamp> {
+        self.expiries.next_deadline()
+    }
+
+    /// Applies one command.
+    ///
+    /// # Errors
+    /// The store failed. What a client may not do is a refusal, not an error.
+    pub fn apply(&mut self, tx: &mut Tx<'_>, bytes: Bytes) -> Result<Reply, StoreError> {
+        let result = match Command::decode(bytes).map(|command| command.operation) {
+            Ok(Some(operation)) => self.perform(tx, operation)?,
+            Ok(None) | Err(_) => Err(Refusal::Malformed),
+        };
+        Ok(Reply { revision: tx.revision(), result })
+    }
+
+    fn perform(&mut self, tx: &mut Tx<'_>, operation: Operation) -> Done<Response> {
+        match operation {
+            Operation::Put(put) => {
+                done!(check_put(tx, &put)?);
+                self.put(tx, put).map(Ok)
+            }
+            Operation::Delete(delete) => {
+                done!(check_delete(&delete));
+                done!(check_answer(tx, answered_by_delete(&delete).into_iter().collect())?);
+                self.delete(tx, &delete).map(Ok)
+            }
+            Operation::Txn(txn) => self.txn(tx, txn),
+            Operation::LeaseGrant(grant) => self.grant(tx, grant),
+            Operation::LeaseRevoke(id) => self.revoke(tx, id),
+            Operation::LeaseKeepAlive(id) => keep_alive(tx, id),
+            Operation::Increment(increment) => self.increment(tx, increment),
+        }
+    }
+
+    // Writing a key.
+
+    fn put(&mut self, tx: &mut Tx<'_>, put: Put) -> Result<Response, StoreError> {
+        let store_key = Bytes::from(record::store_key(&put.key));
+        let whole = put.prev_kv || put.ignore_value || put.keep_metadata;
+        let (previous, record) = self.previous(tx, &store_key, &put.key, whole)?;
+        let next = successor(tx, &put, previous, record.as_ref());
+        self.attach(tx, &put.key, previous.map_or(0, |previous| previous.lease), next.lease);
+        if let Some((deadline, _)) = next.expires
+            && next.expires != previous.and_then(|previous| previous.expires)
+        {
+            self.expect_expiry(tx, deadline, &Expiring::Key(put.key.clone()));
+        }
+        self.recent.note(&put.key, Some(Previous::of(&next)));
+        tx.change(store_key, Some(next.encode()));
+        let shown = record.filter(|_| put.prev_kv);
+        Ok(Response::Put(shown.map(|record| record.into_key_value(put.key))))
+    }
+
+    fn increment(&mut self, tx: &mut Tx<'_>, Increment { key, by }: Increment) -> Done<Response> {
+        if key.is_empty() {
+            return Ok(Err(Refusal::EmptyKey));
+        }
+        let record = tx.get(&record::store_key(&key))?.map(Record::decode).transpose()?;
+        let text = record.as_ref().map_or(&b"0"[..], |record| &record.value);
+        let Some(before) = std::str::from_utf8(text).ok().and_then(|text| text.parse::<i64>().ok()) else {
+            return Ok(Err(Refusal::NoInteger));
+        };
+        let Some(after) = before.checked_add(by) else { return Ok(Err(Refusal::Overflow)) };
+        self.put(tx, Put::of_number(key, after, record.is_some()))?;
+        Ok(Ok(Response::Number(after)))
+    }
+
+    /// What a write replaces; the whole record only if it is wanted or had to be read.
+    fn previous(
+        &self,
+        tx: &Tx<'_>,
+        store_key: &[u8],
+        key: &[u8],
+        whole: bool,
+    ) -> Result<(Option<Previous>, Option<Record>), StoreError> {
+        if !whole && let Some(remembered) = self.recent.get(key) {
+            return Ok((remembered, None));
+        }
+        let record = tx.get(store_key)?.map(Record::decode).transpose()?;
+        Ok((record.as_ref().map(Previous::of), record))
+    }
+
+    /// Deletes one key's record, which is attached to `lease`.
+    fn remove(&mut self, tx: &mut Tx<'_>, store_key: Bytes, key: &[u8], lease: i64) {
+        self.attach(tx, key, lease, 0);
+        self.recent.note(key, None);
+        tx.change(store_key, None);
+    }
+
+    /// Moves a key's attachment from one lease to another; 0 is none.
+    fn attach(&mut self, tx: &mut Tx<'_>, key: &[u8], from: i64, to: i64) {
+        if from == to {
+            return;
+        }
+        if from != 0 {
+            tx.delete(&record::attachment_key(from, key));
+        }
+        if to != 0 {
+            tx.put(&record::attachment_key(to, key), Bytes::new());
+        }
+    }
+
+    // Deleting keys.
+
+    fn delete(&mut self, tx: &mut Tx<'_>, delete: &Delete) -> Result<Response, StoreError> {
+        let bounds = Bounds::of(&delete.key, &delete.range_end);
+        let mut prev_kvs = Vec::new();
+        let mut deleted = 0;
+        for (store_key, key, record) in records(tx.view(), &bounds)? {
+            self.remove(tx, store_key, &key, record.lease);
+            deleted += 1;
+            if delete.prev_kv {
+                prev_kvs.push(record.into_key_value(key));
+            }
+        }
+        Ok(Response::Delete { deleted, prev_kvs })
+    }
+
+    // Transactions.
+
+    fn txn(&mut self, tx: &mut Tx<'_>, txn: Txn) -> Done<Response> {
+        done!(txn::check(&txn));
+        let mut path = Vec::new();
+        choose_path(tx.view(), &txn, &mut path)?;
+        let mut answered = Vec::new();
+        done!(check_path(tx, &txn, &mut path.iter().copied(), &mut answered)?);
+        done!(check_answer(tx, answered)?);
+        self.run(tx, txn, &mut path.into_iter())
+    }
+
+    /// Runs the steps on the chosen path. All of them have been checked, so none is refused here.
+    fn run(&mut self, tx: &mut Tx<'_>, txn: Txn, path: &mut dyn Iterator<Item = bool>) -> Done<Response> {
+        let succeeded = path.next().expect("the path has an item for each transaction on it");
+        let steps = if succeeded { txn.success } else { txn.failure };
+        let mut responses = Vec::with_capacity(steps.len());
+        for step in steps {
+            let response = match step.step.expect("checked by txn::check") {
+                Step::Range(range) => Response::Range(done!(range_in(tx, &range, usize::MAX)?)),
+                Step::Put(put) => self.put(tx, put)?,
+                Step::Delete(delete) => self.delete(tx, &delete)?,
+                Step::Txn(inner) => done!(self.run(tx, inner, path)?),
+            };
+            responses.push(response);
+        }
+        Ok(Ok(Response::Txn { succeeded, responses }))
+    }
+
+    // Leases.
+
+    fn grant(&mut self, tx: &mut Tx<'_>, grant: LeaseGrant) -> Done<Response> {
+        if grant.id == 0 {
+            return Ok(Err(Refusal::Malformed));
+        }
+        if grant.ttl_s > LEASE_TTL_S_MAX {
+            return Ok(Err(Refusal::LeaseTtlTooLarge));
+        }
+        let key = record::lease_key(grant.id);
+        if tx.get(&key)?.is_some() {
+            return Ok(Err(Refusal::LeaseExists));
+        }
+        let ttl_s = grant.ttl_s.max(1);
+        let lease = Lease { ttl_s: ttl_s as u64, deadline: after(tx.stamp(), ttl_s as u64 * 1000) };
+        tx.put(&key, lease.encode());
+        self.expect_expiry(tx, lease.deadline, &Expiring::Lease(grant.id));
+        Ok(Ok(Response::Lease { id: grant.id, ttl_s }))
+    }
+
+    /// Ends a lease and deletes its keys, all at one revision. Its entry in the expiry index stays until it
+    /// comes due.
+    fn revoke(&mut self, tx: &mut Tx<'_>, id: i64) -> Done<Response> {
+        let key = record::lease_key(id);
+        if tx.get(&key)?.is_none() {
+            return Ok(Err(Refusal::LeaseNotFound));
+        }
+        tx.delete(&key);
+        let attached: Result<Vec<_>, _> =
+            tx.view().scan_prefix(&record::attachments_prefix(id), Order::Ascending).collect();
+        for (attachment, _) in attached? {
+            let key = record::attached_key(&attachment);
+            self.remove(tx, record::store_key(&key).into(), &key, id);
+        }
+        Ok(Ok(Response::Revoked))
+    }
+
+    // Expiry.
+
+    fn expect_expiry(&mut self, tx: &mut Tx<'_>, deadline: Stamp, what: &Expiring) {
+        self.expiries.add(tx, deadline, &what.encode());
+    }
+
+    /// The first leases and keys, at most `max`, whose deadline `stamp` has reached. The caller must pass
+    /// each to [`Self::expire`], in this order, before anything else.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub(crate) fn due(
+        &mut self,
+        view: View<'_>,
+        stamp: Stamp,
+        max: usize,
+    ) -> Result<Vec<Expiry>, StoreError> {
+        self.expiries.take_due(view, stamp, max)
+    }
+
+    /// Ends a lease or deletes a key whose deadline has come, unless the deadline has moved.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub(crate) fn expire(&mut self, tx: &mut Tx<'_>, due: Expiry) -> Result<(), StoreError> {
+        self.expiries.remove(tx, due.deadline, &due.subject);
+        match Expiring::decode(due.subject)? {
+            Expiring::Lease(id) => self.expire_lease(tx, id),
+            Expiring::Key(key) => self.expire_key(tx, &key, due.deadline),
+        }
+    }
+
+    fn expire_lease(&mut self, tx: &mut Tx<'_>, id: i64) -> Result<(), StoreError> {
+        let Some(lease) = tx.get(&record::lease_key(id))?.map(Lease::decode).transpose()? else {
+            return Ok(());
+        };
+        let ends = lease.ends(tx.term_began());
+        if ends > tx.stamp() {
+            self.expect_expiry(tx, ends, &Expiring::Lease(id));
+            return Ok(());
+        }
+        let revoked = self.revoke(tx, id)?;
+        assert_eq!(revoked, Ok(Response::Revoked), "the lease was just read");
+        Ok(())
+    }
+
+    fn expire_key(&mut self, tx: &mut Tx<'_>, key: &Bytes, deadline: Stamp) -> Result<(), StoreError> {
+        let store_key = Bytes::from(record::store_key(key));
+        let Some(record) = tx.get(&store_key)?.map(Record::decode).transpose()? else { return Ok(()) };
+        // A write may have given the key another deadline, which has an entry of its own, or none.
+        if record.expires.is_some_and(|(stands, _)| stands == deadline) {
+            self.remove(tx, store_key, key, record.lease);
+        }
+        Ok(())
+    }
+}
+
+fn keep_alive(tx: &mut Tx<'_>, id: i64) -> Done<Response> {
+    let key = record::lease_key(id);
+    let Some(lease) = tx.get(&key)?.map(Lease::decode).transpose()? else {
+        return Ok(Err(Refusal::LeaseNotFound));
+    };
+    let deadline = after(tx.stamp(), lease.ttl_s * 1000);
+    if deadline != lease.deadline {
+        tx.put(&key, Lease { deadline, ..lease }.encode());
+    }
+    Ok(Ok(Response::Lease { id, ttl_s: lease.ttl_s as i64 }))
+}
+
+fn after(stamp: Stamp, ms: u64) -> Stamp {
+    Stamp(stamp.0.saturating_add(ms))
+}
+
+/// The record that a put writes in place of `previous`. `record` is given if the put keeps parts of it.
+fn successor(tx: &Tx<'_>, put: &Put, previous: Option<Previous>, record: Option<&Record>) -> Record {
+    let revision = tx.next_revision().0;
+    let stamp = tx.stamp();
+    let ttl_before = previous.and_then(|previous| previous.expires);
+    let expires = match put.ttl {
+        Some(Ttl::Milliseconds(ms)) => Some((after(stamp, ms), ms)),
+        Some(Ttl::At(at)) => Some((Stamp(at), at.saturating_sub(stamp.0))),
+        Some(Ttl::Keep(true)) => ttl_before,
+        Some(Ttl::Restart(true)) => ttl_before.map(|(_, ms)| (after(stamp, ms), ms)),
+        Some(Ttl::Keep(false) | Ttl::Restart(false)) | None => None,
+    };
+    let lease = previous.filter(|_| put.ignore_lease).map_or(put.lease, |previous| previous.lease);
+    let metadata = match record {
+        Some(record) if put.keep_metadata => record.metadata.clone(),
+        _ => put.metadata.clone(),
+    };
+    let value = match record {
+        Some(record) if put.ignore_value => record.value.clone(),
+        _ => put.value.clone(),
+    };
+    Record {
+        create_revision: previous.map_or(revision, |previous| previous.create_revision),
+        mod_revision: revision,
+        version: previous.map_or(1, |previous| previous.version + 1),
+        updated: stamp,
+        lease,
+        expires,
+        metadata,
+        value,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::expiry::encode_key;
+    use crate::store::{MemoryStore, Scan, Versions};
+    use crate::{Batch, Machines, Sequence, Store, Term};
+
+    /// Notes where scans of the expiry index begin.
+    #[derive(Default)]
+    struct Noting {
+        store: MemoryStore,
+        scanned_from: parking_lot::Mutex<Vec<Vec<u8>>>,
+    }
+
+    impl Store for Noting {
+        fn get(&self, key: &[u8], at: Sequence) -> Result<Option<Bytes>, StoreError> {
+            self.store.get(key, at)
+        }
+        fn scan<'a>(&'a self, from: &[u8], to: &[u8], at: Sequence, order: Order) -> Scan<'a> {
+            if from.starts_with(&record::EXPIRIES) {
+                self.scanned_from.lock().push(from.to_vec());
+            }
+            self.store.scan(from, to, at, order)
+        }
+        fn versions<'a>(&'a self, at: Sequence) -> Versions<'a> {
+            self.store.versions(at)
+        }
+        fn put(&self, key: &[u8], value: Bytes, at: Sequence) {
+            self.store.put(key, value, at);
+        }
+        fn delete(&self, key: &[u8], at: Sequence) {
+            self.store.delete(key, at);
+        }
+        fn forget(&self, before: Sequence, dead_from: &[u8], dead_to: &[u8]) {
+            self.store.forget(before, dead_from, dead_to);
+        }
+    }
+
+    /// After a change of leader very many leases share one deadline. The search for each entry began at the
+    /// first of that deadline and passed over the deletions of all entries taken before: writes waited for
+    /// most of a minute.
+    #[test]
+    fn deletions_of_expired_leases_are_not_passed_over_again() {
+        let store = Noting::default();
+        let mut machines = Machines::open(&store).unwrap();
+        let mut apply = |stamp, commands: &[crate::Command]| {
+            let index = machines.progress().index.next();
+            machines.apply(&store, index, Term(1), Batch::encode(Stamp(stamp), commands)).unwrap();
+        };
+        let grant = |id| Operation::LeaseGrant(LeaseGrant { id, ttl_s: 1 }).into_command();
+        let leases = 2 * EXPIRIES_PER_BATCH_MAX as i64 + 500;
+        apply(1, &(1..=leases).map(grant).collect::<Vec<_>>());
+        store.scanned_from.lock().clear();
+        for _ in 0..4 {
+            apply(1001, &[]);
+        }
+        let view = View::new(&store.store, Sequence(u64::MAX - 1));
+        assert_eq!(view.scan(&record::LEASES, &record::LEASES_END, Order::Ascending).count(), 0);
+        // One scan for each batch that found something, each from behind what the previous one took.
+        let scanned = store.scanned_from.lock();
+        assert_eq!(scanned.len(), 3);
+        for (place, from) in scanned.iter().enumerate().skip(1) {
+            let last = Expiring::Lease((place * EXPIRIES_PER_BATCH_MAX) as i64).encode();
+            let last = encode_key(record::EXPIRIES, Stamp(1001), &last);
+            assert!(*from > last, "scan {place} begins before what is left");
+        }
+    }
+}

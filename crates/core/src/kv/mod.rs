@@ -1,0 +1,33 @@
+//! The kv face: versioned keys with etcd v3's semantics, and what etcd cannot say.
+//!
+//! `command.rs` and `reply.rs` are what clients ask and are answered, `machine.rs` is what a command does
+//! (checked by `txn.rs` and `check.rs`, its conditions by `compare.rs`), `query.rs` and `range.rs` are how
+//! the state is read, `record.rs` is its bytes in the store, `recent.rs` a cache.
+
+mod check;
+mod command;
+mod compare;
+mod machine;
+#[cfg(any(test, feature = "testing"))]
+pub mod model;
+mod query;
+mod range;
+mod recent;
+mod record;
+mod reply;
+#[cfg(any(test, feature = "testing"))]
+pub(crate) mod script;
+mod txn;
+
+pub use check::REPLY_BYTES_MAX;
+pub use command::{
+    Command, Compare, CompareResult, CompareTarget, Delete, Increment, LeaseGrant, MetadataAt, Operation,
+    Put, Range, SortOrder, SortTarget, Ttl, Txn, TxnOperation, txn_operation,
+};
+pub(crate) use machine::EXPIRIES_PER_BATCH_MAX;
+pub use machine::{LEASE_TTL_S_MAX, Machine};
+pub use query::{Floor, change_to_key_value, floor, get, lease, leases, watch_bounds};
+pub use range::{page, range, range_bounded};
+pub(crate) use record::FACE;
+pub use reply::{KeyValue, LeaseInfo, RangeReply, Refusal, Reply, Response};
+pub use txn::check as check_txn;

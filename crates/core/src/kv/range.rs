@@ -1,0 +1,319 @@
+//! Reads of key ranges: whole, in pages, and within transactions.
+
+use super::command::{Range, SortOrder, SortTarget};
+use super::record::{self, Record};
+use super::reply::{Done, KeyValue, RangeReply, Refusal, done};
+use crate::history;
+use crate::store::{Order, StoreError, View};
+use crate::tx::Tx;
+use crate::types::{Progress, Revision};
+use bytes::Bytes;
+
+/// The store keys of the keys that a request means.
+pub(super) struct Bounds {
+    pub(super) from: Vec<u8>,
+    /// `None`: only the key `from`.
+    pub(super) to: Option<Vec<u8>>,
+}
+
+impl Bounds {
+    /// etcd's reading of a key and a range end: an empty end means the key alone, one zero byte all keys from
+    /// the key on.
+    pub(super) fn of(key: &[u8], range_end: &[u8]) -> Self {
+        let to = match range_end {
+            [] => None,
+            [0] => Some(record::KEYS_END.to_vec()),
+            end => Some(record::store_key(end)),
+        };
+        Self { from: record::store_key(key), to }
+    }
+}
+
+/// The records within `bounds` in key order: store key, client's key, record. Reads them all at once, for
+/// deletions and comparisons, which need them all.
+pub(super) fn records(view: View<'_>, bounds: &Bounds) -> Result<Vec<(Bytes, Bytes, Record)>, StoreError> {
+    let mut found = Vec::new();
+    each_record(view, bounds, Order::Ascending, |store_key, value| {
+        let key = record::client_key(&store_key).expect("the bounds lie within the keys' records");
+        found.push((store_key, key, Record::decode(value)?));
+        Ok(true)
+    })?;
+    Ok(found)
+}
+
+/// Calls `take` for each record within `bounds` until it returns false.
+fn each_record(
+    view: View<'_>,
+    bounds: &Bounds,
+    order: Order,
+    mut take: impl FnMut(Bytes, Bytes) -> Result<bool, StoreError>,
+) -> Result<(), StoreError> {
+    let Some(to) = &bounds.to else {
+        if let Some(value) = view.get(&bounds.from)? {
+            take(Bytes::copy_from_slice(&bounds.from), value)?;
+        }
+        return Ok(());
+    };
+    for pair in view.scan(&bounds.from, to, order) {
+        let (store_key, value) = pair?;
+        if !take(store_key, value)? {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Reads a key or a range.
+///
+/// # Errors
+/// The store failed.
+pub fn range(
+    view: View<'_>,
+    progress: &Progress,
+    request: &Range,
+) -> Result<Result<RangeReply, Refusal>, StoreError> {
+    range_bounded(view, progress, request, usize::MAX)
+}
+
+/// Reads a key or a range; refuses an answer of more than `bytes_max` bytes of keys and values.
+///
+/// # Errors
+/// The store failed.
+pub fn range_bounded(
+    view: View<'_>,
+    progress: &Progress,
+    request: &Range,
+    bytes_max: usize,
+) -> Result<Result<RangeReply, Refusal>, StoreError> {
+    if request.key.is_empty() {
+        return Ok(Err(Refusal::EmptyKey));
+    }
+    let view = done!(view_at(view, progress, request.revision)?);
+    if request.range_end.is_empty() {
+        return Ok(Ok(point(view, request)?));
+    }
+    Collector::new(request, bytes_max).collect(view, request)
+}
+
+/// Reads the next page of a range in key order: up to `request.limit` records, ending early once it holds
+/// `bytes_max` bytes of keys and values. `more` says whether records are left, `count` how many the page has.
+/// Unlike [`range`] it reads nothing beyond its page, and it neither sorts nor filters by revision.
+///
+/// # Errors
+/// The store failed.
+pub fn page(
+    view: View<'_>,
+    progress: &Progress,
+    request: &Range,
+    bytes_max: usize,
+) -> Result<Result<RangeReply, Refusal>, StoreError> {
+    let view = done!(view_at(view, progress, request.revision)?);
+    let limit = limit_of(request);
+    let mut reply = RangeReply::default();
+    let mut bytes = 0;
+    let bounds = Bounds::of(&request.key, &request.range_end);
+    each_record(view, &bounds, Order::Ascending, |store_key, value| {
+        reply.more = reply.kvs.len() >= limit || bytes >= bytes_max;
+        if reply.more {
+            return Ok(false);
+        }
+        let key = record::client_key(&store_key).expect("the bounds lie within the keys' records");
+        let kv = shown_key_value(Record::decode(value)?, key, request);
+        bytes += kv.key.len() + kv.value.len();
+        reply.kvs.push(kv);
+        Ok(true)
+    })?;
+    reply.count = reply.kvs.len() as i64;
+    Ok(Ok(reply))
+}
+
+/// The view that shows the state as of a request's revision; 0 or less means the newest.
+fn view_at<'a>(view: View<'a>, progress: &Progress, revision: i64) -> Done<View<'a>> {
+    if revision <= 0 {
+        return Ok(Ok(view));
+    }
+    let found = history::sequence_at(view, progress, Revision(revision as u64))?;
+    Ok(found.map(|sequence| view.at(sequence)).map_err(Refusal::from))
+}
+
+fn limit_of(request: &Range) -> usize {
+    usize::try_from(request.limit).ok().filter(|limit| *limit > 0).unwrap_or(usize::MAX)
+}
+
+/// Reads one key, the common case, without a scan.
+fn point(view: View<'_>, request: &Range) -> Result<RangeReply, StoreError> {
+    let record = view.get(&record::store_key(&request.key))?.map(Record::decode).transpose()?;
+    let count = i64::from(record.is_some());
+    let shown = record.filter(|record| !request.count_only && within_revisions(record, request));
+    let kvs = shown.map(|record| shown_key_value(record, request.key.clone(), request)).into_iter().collect();
+    Ok(RangeReply { kvs, more: false, count })
+}
+
+fn shown_key_value(mut record: Record, key: Bytes, request: &Range) -> KeyValue {
+    if request.keys_only {
+        record.value = Bytes::new();
+    }
+    record.into_key_value(key)
+}
+
+fn within_revisions(record: &Record, request: &Range) -> bool {
+    let (modified, created) = (record.mod_revision as i64, record.create_revision as i64);
+    let at_least = |bound: i64, number: i64| bound == 0 || number >= bound;
+    let at_most = |bound: i64, number: i64| bound == 0 || number <= bound;
+    at_least(request.min_mod_revision, modified)
+        && at_most(request.max_mod_revision, modified)
+        && at_least(request.min_create_revision, created)
+        && at_most(request.max_create_revision, created)
+}
+
+/// Collects a range's answer. As in etcd, `count` covers all keys in the range, whatever is filtered out or
+/// cut off, and a sort or filter considers all of them before the limit cuts.
+struct Collector {
+    order: Order,
+    sorts: bool,
+    limit: usize,
+    bytes_left: usize,
+    reply: RangeReply,
+}
+
+impl Collector {
+    fn new(request: &Range, bytes_max: usize) -> Self {
+        let by_key = request.sort_target() == SortTarget::Key;
+        let descends = by_key && request.sort_order() == SortOrder::Descend;
+        Self {
+            order: if descends { Order::Descending } else { Order::Ascending },
+            sorts: !by_key,
+            limit: limit_of(request),
+            bytes_left: bytes_max,
+            reply: RangeReply::default(),
+        }
+    }
+
+    fn collect(mut self, view: View<'_>, request: &Range) -> Done<RangeReply> {
+        let bounds = Bounds::of(&request.key, &request.range_end);
+        let mut too_large = false;
+        each_record(view, &bounds, self.order, |store_key, value| {
+            self.reply.count += 1;
+            too_large = !self.take(&store_key, value, request)?;
+            Ok(!too_large)
+        })?;
+        if too_large {
+            return Ok(Err(Refusal::ResponseTooLarge));
+        }
+        if self.sorts {
+            sort(&mut self.reply.kvs, request);
+            self.reply.more = self.reply.kvs.len() > self.limit;
+            self.reply.kvs.truncate(self.limit);
+            if request.keys_only {
+                self.reply.kvs.iter_mut().for_each(|kv| kv.value = Bytes::new());
+            }
+        }
+        Ok(Ok(self.reply))
+    }
+
+    /// Returns false once the answer is too large.
+    fn take(&mut self, store_key: &Bytes, value: Bytes, request: &Range) -> Result<bool, StoreError> {
+        if request.count_only || (self.reply.more && !self.sorts) {
+            return Ok(true);
+        }
+        let record = Record::decode(value)?;
+        if !within_revisions(&record, request) {
+            return Ok(true);
+        }
+        if self.reply.kvs.len() >= self.limit && !self.sorts {
+            self.reply.more = true;
+            return Ok(true);
+        }
+        let key = record::client_key(store_key).expect("the bounds lie within the keys' records");
+        // As in etcd, an answer without values can still be sorted by them.
+        let by_value = request.sort_target() == SortTarget::Value;
+        let kv = if by_value { record.into_key_value(key) } else { shown_key_value(record, key, request) };
+        let bytes = kv.key.len() + kv.value.len();
+        self.reply.kvs.push(kv);
+        let fits = bytes <= self.bytes_left;
+        self.bytes_left = self.bytes_left.saturating_sub(bytes);
+        Ok(fits)
+    }
+}
+
+/// Sorts as requested; equal ones stay in key order.
+fn sort(kvs: &mut [KeyValue], request: &Range) {
+    let compare = |a: &KeyValue, b: &KeyValue| match request.sort_target() {
+        SortTarget::Key => a.key.cmp(&b.key),
+        SortTarget::Version => a.version.cmp(&b.version),
+        SortTarget::Create => a.create_revision.cmp(&b.create_revision),
+        SortTarget::Mod => a.mod_revision.cmp(&b.mod_revision),
+        SortTarget::Value => a.value.cmp(&b.value),
+    };
+    if request.sort_order() == SortOrder::Descend {
+        kvs.sort_by(|a, b| compare(b, a));
+    } else {
+        kvs.sort_by(compare);
+    }
+}
+
+/// A read within a transaction: it sees the transaction's own writes, or an older revision; bounded as
+/// [`range_bounded`].
+pub(super) fn range_in(tx: &Tx<'_>, request: &Range, bytes_max: usize) -> Done<RangeReply> {
+    let newest = Range { revision: 0, ..request.clone() };
+    let view = match Revision(request.revision.max(0) as u64) {
+        Revision(0) => tx.view(),
+        own if own == tx.revision() => tx.view(),
+        older => match tx.sequence_at(older)? {
+            Ok(sequence) => tx.view().at(sequence),
+            Err(unavailable) => return Ok(Err(unavailable.into())),
+        },
+    };
+    range_bounded(view, &tx.progress(), &newest, bytes_max)
+}
+
+/// Checks that a transaction's read can be served, before the transaction writes.
+pub(super) fn check_revision(tx: &Tx<'_>, request: &Range) -> Done<()> {
+    if request.key.is_empty() {
+        return Ok(Err(Refusal::EmptyKey));
+    }
+    if request.revision <= 0 {
+        return Ok(Ok(()));
+    }
+    let found = tx.sequence_at(Revision(request.revision as u64))?;
+    Ok(found.map(|_| ()).map_err(Refusal::from))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kv::{Operation, Put};
+    use crate::store::MemoryStore;
+    use crate::{Batch, Index, Machines, Stamp, Term};
+
+    #[test]
+    fn pages_are_bounded_in_records_and_bytes_and_miss_nothing() {
+        let store = MemoryStore::new();
+        let mut machines = Machines::open(&store).expect("an empty store");
+        let put = |key: &str| Put {
+            key: Bytes::copy_from_slice(key.as_bytes()),
+            value: vec![b'v'; 10].into(),
+            ..Put::default()
+        };
+        let keys: Vec<String> = (0..7).map(|number| format!("k{number}")).collect();
+        let commands: Vec<_> = keys.iter().map(|key| Operation::Put(put(key)).into_command()).collect();
+        let next = machines.progress().index.next();
+        let payload = Batch::encode(Stamp(1), &commands);
+        machines.apply(&store, Index(next.0), Term(1), payload).expect("a memory store does not fail");
+        let progress = machines.progress();
+        let view = View::new(&store, progress.sequence);
+        // Twelve bytes a record: the third one exceeds 25.
+        for (limit, bytes_max, lengths) in [(2, usize::MAX, vec![2, 2, 2, 1]), (0, 25, vec![3, 3, 1])] {
+            let mut request = Range { key: "k".into(), range_end: "l".into(), limit, ..Range::default() };
+            let mut found = Vec::new();
+            for (place, length) in lengths.iter().enumerate() {
+                let page = page(view, &progress, &request, bytes_max).expect("store").expect("no refusal");
+                assert_eq!((page.kvs.len(), page.count), (*length, *length as i64));
+                assert_eq!(page.more, place + 1 < lengths.len());
+                found.extend(page.kvs.into_iter().map(|kv| kv.key));
+                request.key = [&found[found.len() - 1][..], b"\0"].concat().into();
+            }
+            assert_eq!(found, keys);
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! The kv face's records in the store. All keys begin with the face's byte `0x01`; integers in keys are
+//! big-endian, so that byte order is numeric order.
+//!
+//! ```text
+//! 0x01 'k' key                          -> a key's record
+//! 0x01 'l' u64 lease                    -> a lease: varint seconds granted, varint deadline
+//! 0x01 'a' u64 lease, key               -> nothing: the key is attached to the lease
+//! 0x01 'x' u64 deadline, 'l', u64 lease -> nothing: look at the lease at the deadline, see crate::expiry
+//! 0x01 'x' u64 deadline, 'k', key       -> nothing: look at the key at the deadline
+//! ```
+//!
+//! A key's record: a byte of flags (1 lease, 2 time to live, 4 metadata); varints create revision, mod
+//! revision minus create revision, version, stamp of the last write; if flagged: varint lease; varints
+//! deadline and time to live in milliseconds; varint count and that many zigzag varints of metadata; then the
+//! value to the end.
+//!
+//! Deadlines and stamps are milliseconds since the Unix epoch.
+
+use super::reply::KeyValue;
+use crate::codec::{Malformed, Reader, put_signed, put_varint};
+use crate::types::Stamp;
+use bytes::Bytes;
+
+/// The first byte of the face's store keys.
+pub(crate) const FACE: u8 = 1;
+const LEASED: u8 = 1;
+const EXPIRING: u8 = 2;
+const DESCRIBED: u8 = 4;
+
+/// The prefix of all keys' records.
+pub(super) const KEYS: [u8; 2] = [FACE, b'k'];
+/// Where the keys' records end.
+pub(super) const KEYS_END: [u8; 2] = [FACE, b'k' + 1];
+pub(super) const LEASES: [u8; 2] = [FACE, b'l'];
+pub(super) const LEASES_END: [u8; 2] = [FACE, b'l' + 1];
+/// The keyspace of the expiry index.
+pub(super) const EXPIRIES: [u8; 2] = [FACE, b'x'];
+
+/// The store key of a client's key.
+pub(super) fn store_key(key: &[u8]) -> Vec<u8> {
+    [&KEYS, key].concat()
+}
+
+/// The client's key in a store key; `None` in other keyspaces.
+pub(super) fn client_key(store_key: &Bytes) -> Option<Bytes> {
+    store_key.starts_with(&KEYS).then(|| store_key.slice(KEYS.len()..))
+}
+
+pub(super) fn lease_key(id: i64) -> Vec<u8> {
+    [LEASES.as_slice(), &id.to_be_bytes()].concat()
+}
+
+/// The prefix of a lease's attachments.
+pub(super) fn attachments_prefix(lease: i64) -> Vec<u8> {
+    [&[FACE, b'a'], lease.to_be_bytes().as_slice()].concat()
+}
+
+pub(super) fn attachment_key(lease: i64, key: &[u8]) -> Vec<u8> {
+    [&[FACE, b'a'], lease.to_be_bytes().as_slice(), key].concat()
+}
+
+/// The client's key in an attachment's store key.
+pub(super) fn attached_key(store_key: &Bytes) -> Bytes {
+    store_key.slice(10..)
+}
+
+/// The subject of an expiry: what may have expired.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Expiring {
+    Lease(i64),
+    Key(Bytes),
+}
+
+impl Expiring {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        match self {
+            Self::Lease(id) => [b"l", &id.to_be_bytes()[..]].concat(),
+            Self::Key(key) => [b"k", &key[..]].concat(),
+        }
+    }
+
+    pub(super) fn decode(subject: Bytes) -> Result<Self, Malformed> {
+        let mut reader = Reader::new(subject, "expiry subject");
+        match reader.byte()? {
+            b'l' => {
+                let malformed = reader.malformed();
+                let id = reader.rest()[..].try_into().map_err(|_| malformed)?;
+                Ok(Self::Lease(i64::from_be_bytes(id)))
+            }
+            b'k' => Ok(Self::Key(reader.rest())),
+            _ => Err(reader.malformed()),
+        }
+    }
+}
+
+/// A key's record.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Record {
+    pub(super) create_revision: u64,
+    pub(super) mod_revision: u64,
+    pub(super) version: u64,
+    pub(super) updated: Stamp,
+    /// 0 for none.
+    pub(super) lease: i64,
+    /// Deadline, and the time to live in milliseconds that led to it.
+    pub(super) expires: Option<(Stamp, u64)>,
+    pub(super) metadata: Vec<i64>,
+    pub(super) value: Bytes,
+}
+
+impl Record {
+    pub(super) fn encode(&self) -> Bytes {
+        let mut out = Vec::with_capacity(48 + self.metadata.len() * 10 + self.value.len());
+        let flag = |set: bool, flag: u8| if set { flag } else { 0 };
+        let described = !self.metadata.is_empty();
+        out.push(
+            flag(self.lease != 0, LEASED)
+                | flag(self.expires.is_some(), EXPIRING)
+                | flag(described, DESCRIBED),
+        );
+        put_varint(&mut out, self.create_revision);
+        put_varint(&mut out, self.mod_revision - self.create_revision);
+        put_varint(&mut out, self.version);
+        put_varint(&mut out, self.updated.0);
+        if self.lease != 0 {
+            put_varint(&mut out, self.lease as u64);
+        }
+        if let Some((deadline, ttl_ms)) = self.expires {
+            put_varint(&mut out, deadline.0);
+            put_varint(&mut out, ttl_ms);
+        }
+        if described {
+            put_varint(&mut out, self.metadata.len() as u64);
+            self.metadata.iter().for_each(|number| put_signed(&mut out, *number));
+        }
+        out.extend_from_slice(&self.value);
+        out.into()
+    }
+
+    pub(super) fn decode(bytes: Bytes) -> Result<Self, Malformed> {
+        let mut reader = Reader::new(bytes, "key record");
+        let flags = reader.byte()?;
+        let create_revision = reader.varint()?;
+        let mod_revision = create_revision.checked_add(reader.varint()?).ok_or_else(|| reader.malformed())?;
+        let (version, updated) = (reader.varint()?, Stamp(reader.varint()?));
+        let lease = if flags & LEASED != 0 { reader.varint()? as i64 } else { 0 };
+        let expires =
+            if flags & EXPIRING != 0 { Some((Stamp(reader.varint()?), reader.varint()?)) } else { None };
+        let mut metadata = Vec::new();
+        if flags & DESCRIBED != 0 {
+            for _ in 0..reader.varint()? {
+                metadata.push(reader.signed()?);
+            }
+        }
+        let value = reader.rest();
+        Ok(Self { create_revision, mod_revision, version, updated, lease, expires, metadata, value })
+    }
+
+    /// As clients see it.
+    pub(super) fn into_key_value(self, key: Bytes) -> KeyValue {
+        KeyValue {
+            key,
+            value: self.value,
+            create_revision: self.create_revision as i64,
+            mod_revision: self.mod_revision as i64,
+            version: self.version as i64,
+            lease: self.lease,
+            expires: self.expires.map(|(deadline, _)| deadline),
+            updated: self.updated,
+            metadata: self.metadata,
+        }
+    }
+}
+
+/// A lease's record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Lease {
+    pub(super) ttl_s: u64,
+    pub(super) deadline: Stamp,
+}
+
+impl Lease {
+    pub(super) fn encode(self) -> Bytes {
+        let mut out = Vec::with_capacity(12);
+        put_varint(&mut out, self.ttl_s);
+        put_varint(&mut out, self.deadline.0);
+        out.into()
+    }
+
+    pub(super) fn decode(bytes: Bytes) -> Result<Self, Malformed> {
+        let mut reader = Reader::new(bytes, "lease record");
+        Ok(Self { ttl_s: reader.varint()?, deadline: Stamp(reader.varint()?) })
+    }
+
+    /// When it ends. A new leader's term gives every lease its whole time again, since nobody could keep it
+    /// alive while there was no leader.
+    pub(super) fn ends(&self, term_began: Stamp) -> Stamp {
+        self.deadline.max(Stamp(term_began.0.saturating_add(self.ttl_s * 1000)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::expiry::encode_key;
+
+    #[test]
+    fn layouts_are_pinned() {
+        let plain = Record {
+            create_revision: 2,
+            mod_revision: 300,
+            version: 5,
+            updated: Stamp(7),
+            value: "v".into(),
+            ..Record::default()
+        };
+        assert_eq!(&plain.encode()[..], b"\x00\x02\xaa\x02\x05\x07v");
+        let full =
+            Record { lease: 9, expires: Some((Stamp(1000), 500)), metadata: vec![-1, 2], ..plain.clone() };
+        assert_eq!(&full.encode()[..], b"\x07\x02\xaa\x02\x05\x07\x09\xe8\x07\xf4\x03\x02\x01\x04v");
+        assert_eq!(&Lease { ttl_s: 60, deadline: Stamp(300) }.encode()[..], b"\x3c\xac\x02");
+        let expiry_key = |what: Expiring| encode_key(EXPIRIES, Stamp(1), &what.encode());
+        assert_eq!(expiry_key(Expiring::Lease(2)), b"\x01x\0\0\0\0\0\0\0\x01l\0\0\0\0\0\0\0\x02");
+        assert_eq!(expiry_key(Expiring::Key("k".into())), b"\x01x\0\0\0\0\0\0\0\x01kk");
+        assert_eq!(attachment_key(2, b"k"), b"\x01a\0\0\0\0\0\0\0\x02k");
+        for record in [plain, full] {
+            assert_eq!(Record::decode(record.encode()), Ok(record));
+        }
+    }
+
+    #[test]
+    fn a_cut_record_is_refused_up_to_its_value() {
+        let record = Record {
+            create_revision: 1,
+            mod_revision: 1,
+            lease: 5,
+            expires: Some((Stamp(1), 2)),
+            metadata: vec![3],
+            ..Record::default()
+        };
+        let bytes = record.encode();
+        for length in 0..bytes.len() {
+            assert!(Record::decode(bytes.slice(..length)).is_err(), "cut at {length}");
+        }
+    }
+
+    #[test]
+    fn an_expirys_subject_is_read_back() {
+        for what in [Expiring::Lease(-3), Expiring::Key("some key".into())] {
+            assert_eq!(Expiring::decode(what.encode().into()), Ok(what));
+        }
+    }
+}

@@ -1,0 +1,302 @@
+//! What a ledger command does to the state: accounts and currencies here, transfers in `transfers.rs`.
+//!
+//! A pending transfer with a timeout has an entry in the expiry index. A batch whose stamp has reached the
+//! deadline releases the reserved amount before its commands see the state.
+
+use super::command::{
+    self, NewAccount, NewCurrency, OPERATION, Operation, Rule, Status, TRANSFERS, UpdateAccount,
+};
+use super::currency::{self, Currency};
+use super::hot::Hot;
+use super::journal;
+use super::query::{currency_scale, read_account};
+use super::record::{self, AccountRecord};
+use super::reply::{AccountCode, Done, Reply, Response};
+use super::run::{Member, Ordered, Run};
+use super::transfer::{self, Kind, Transfer};
+use crate::expiry::{Expiry, ExpiryIndex};
+use crate::store::{StoreError, View};
+use crate::tx::Tx;
+use crate::types::Stamp;
+use bytes::Bytes;
+use prost::Message;
+
+/// Maximum pending transfers that expire in one batch; the rest wait for the next.
+const EXPIRIES_PER_BATCH_MAX: usize = 1000;
+/// Maximum bytes of an account's number.
+pub const NUMBER_BYTES_MAX: usize = 64;
+
+/// The ledger's machine: the store holds its state; this holds what is derived from it.
+#[derive(Debug)]
+pub struct Machine {
+    hot: Hot,
+    ordered: Ordered,
+    expiries: ExpiryIndex,
+}
+
+impl Machine {
+    /// The machine of a store that may hold state already.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub fn open(view: View<'_>) -> Result<Self, StoreError> {
+        let expiries = ExpiryIndex::open(view, record::EXPIRIES)?;
+        Ok(Self { hot: Hot::default(), ordered: Ordered::open(view)?, expiries })
+    }
+
+    /// When the next pending transfer may expire; never later than it does.
+    pub fn next_deadline(&self) -> Option<Stamp> {
+        self.expiries.next_deadline()
+    }
+
+    /// The first pending transfers whose deadline `stamp` has reached, up to a bound. The caller must pass
+    /// them to [`Self::expire`] before anything else.
+    pub(crate) fn due(&mut self, view: View<'_>, stamp: Stamp) -> Result<Vec<Expiry>, StoreError> {
+        self.expiries.take_due(view, stamp, EXPIRIES_PER_BATCH_MAX)
+    }
+
+    /// Releases what these pending transfers reserved.
+    pub(crate) fn expire(&mut self, tx: &mut Tx<'_>, due: Vec<Expiry>) -> Result<(), StoreError> {
+        let mut run = self.run(tx, false, due.len());
+        let mut raw = Vec::new();
+        for Expiry { subject, .. } in due {
+            let id = record::decode_id(&subject)?;
+            let transfer = Transfer::new(id, Kind::Expired { pending: id });
+            raw.clear();
+            transfer.encode_into(&mut raw);
+            run.expired(&(transfer, &raw))?;
+        }
+        run.finish();
+        Ok(())
+    }
+
+    fn run<'m, 's>(&'m mut self, tx: &'m mut Tx<'s>, details: bool, count: usize) -> Run<'m, 's> {
+        Run::new(tx, &mut self.hot, &mut self.ordered, &mut self.expiries, details, count)
+    }
+
+    /// Applies one command.
+    ///
+    /// # Errors
+    /// The store failed. What a client may not do is a reply, not an error.
+    pub fn apply(&mut self, tx: &mut Tx<'_>, bytes: Bytes) -> Result<Reply, StoreError> {
+        let response = match bytes.get(..2) {
+            Some([command::VERSION, TRANSFERS]) => self.transfers(tx, &bytes)?,
+            Some([command::VERSION, OPERATION]) => match Operation::decode(bytes) {
+                Some(operation) => self.operation(tx, operation)?,
+                None => Response::Malformed,
+            },
+            _ => Response::Malformed,
+        };
+        Ok(Reply { revision: tx.revision(), stamp: tx.stamp(), response })
+    }
+
+    fn transfers(&mut self, tx: &mut Tx<'_>, bytes: &[u8]) -> Result<Response, StoreError> {
+        let Some((details, members)) = decode_transfers(bytes) else { return Ok(Response::Malformed) };
+        let mut run = self.run(tx, details, members.len());
+        for group in members.chunk_by(|(one, _), _| one.linked) {
+            run.group(group)?;
+        }
+        Ok(Response::Transfers(run.finish()))
+    }
+
+    fn operation(&mut self, tx: &mut Tx<'_>, operation: Operation) -> Result<Response, StoreError> {
+        Ok(match operation {
+            Operation::CreateAccounts(new) => Response::Accounts(self.create_accounts(tx, new.accounts)?),
+            Operation::UpdateAccount(update) => {
+                Response::Account(self.update_account(tx, &update)?.map(Box::new))
+            }
+            Operation::CreateCurrency(new) => Response::Currency(create_currency(tx, &new)?),
+        })
+    }
+
+    fn create_accounts(
+        &mut self,
+        tx: &mut Tx<'_>,
+        accounts: Vec<NewAccount>,
+    ) -> Result<Vec<Result<AccountRecord, AccountCode>>, StoreError> {
+        let (mut results, mut made) = (Vec::with_capacity(accounts.len()), Vec::new());
+        for account in accounts {
+            results.push(self.create_account(tx, account, &mut made)?);
+        }
+        if !made.is_empty() {
+            let key = journal::journal_key(tx.next_revision(), 0);
+            tx.change(Bytes::copy_from_slice(&key), Some(journal::encode_accounts(tx.stamp(), &made)));
+        }
+        Ok(results)
+    }
+
+    fn create_account(
+        &mut self,
+        tx: &mut Tx<'_>,
+        new: NewAccount,
+        made: &mut Vec<AccountRecord>,
+    ) -> Done<AccountRecord> {
+        if record::is_reserved(new.id()) {
+            return Ok(Err(AccountCode::IdReserved));
+        }
+        if new.number.starts_with('@') || new.number.len() > NUMBER_BYTES_MAX {
+            return Ok(Err(AccountCode::NumberReserved));
+        }
+        if Rule::try_from(new.rule).is_err() {
+            return Ok(Err(AccountCode::NotAllowed));
+        }
+        if let Some(known) = read_account(tx.view(), new.id())? {
+            return Ok(if known.origin == new { Ok(known) } else { Err(AccountCode::IdConflict) });
+        }
+        let Ok(currency) = new.currency.parse::<Currency>() else {
+            return Ok(Err(AccountCode::CurrencyUnknown));
+        };
+        let Some(scale) = currency_scale(tx.view(), currency)? else {
+            return Ok(Err(AccountCode::CurrencyUnknown));
+        };
+        if !new.number.is_empty() && tx.get(&record::number_key(&new.number))?.is_some() {
+            return Ok(Err(AccountCode::NumberTaken));
+        }
+        self.make_world(tx, currency, scale, made)?;
+        Ok(Ok(self.make_account(tx, new, scale, made)))
+    }
+
+    /// Creates the account that a currency's money comes from, along with the currency's first account.
+    fn make_world(
+        &mut self,
+        tx: &mut Tx<'_>,
+        currency: Currency,
+        scale: u32,
+        made: &mut Vec<AccountRecord>,
+    ) -> Result<(), StoreError> {
+        let (id, number) = record::world_account(currency);
+        if self.hot.find(tx.view(), id, tx.sequence().0)?.is_none() {
+            let rule = Rule::Unlimited.into();
+            let world = NewAccount { number, currency: currency.to_string(), rule, ..NewAccount::default() };
+            self.make_account(tx, world.with_id(id), scale, made);
+        }
+        Ok(())
+    }
+
+    fn make_account(
+        &mut self,
+        tx: &mut Tx<'_>,
+        new: NewAccount,
+        scale: u32,
+        made: &mut Vec<AccountRecord>,
+    ) -> AccountRecord {
+        let revision = tx.next_revision().0;
+        let account = AccountRecord {
+            origin: new,
+            scale,
+            status: Status::Active.into(),
+            created_ms: tx.stamp().0,
+            created_revision: revision,
+            changed_revision: revision,
+            changed: None,
+        };
+        if !account.origin.number.is_empty() {
+            let id = Bytes::copy_from_slice(&account.id().to_be_bytes());
+            tx.put(&record::number_key(&account.origin.number), id);
+        }
+        put_account(tx, &account);
+        self.hot.created(&account, tx.sequence().0);
+        made.push(account.clone());
+        account
+    }
+
+    fn update_account(&mut self, tx: &mut Tx<'_>, update: &UpdateAccount) -> Done<AccountRecord> {
+        let id = update.id();
+        let Some(place) = self.hot.find(tx.view(), id, tx.sequence().0)? else {
+            return Ok(Err(AccountCode::Unknown));
+        };
+        let known = read_account(tx.view(), id)?.expect("cached accounts are stored");
+        if record::is_reserved(id) {
+            return Ok(Err(AccountCode::NotAllowed));
+        }
+        if update.unchanged_since != 0 && known.changed_revision > update.unchanged_since {
+            return Ok(Err(AccountCode::Changed));
+        }
+        let Some(mut account) = updated(&known, update) else { return Ok(Err(AccountCode::NotAllowed)) };
+        if account == known {
+            return Ok(Ok(known));
+        }
+        if known.status() == Status::Closed {
+            return Ok(Err(AccountCode::Closed));
+        }
+        let balances = &self.hot.get(place).balances;
+        let pending = balances.debits_pending > 0 || balances.credits_pending > 0;
+        if account.status() == Status::Closed
+            && (pending || balances.debits_posted != balances.credits_posted)
+        {
+            return Ok(Err(AccountCode::NotEmpty));
+        }
+        let spent = balances.debits_posted.saturating_add(balances.debits_pending);
+        let stricter = update.rule.is_some();
+        if stricter
+            && account.allowance().is_some_and(|most| spent > balances.credits_posted.saturating_add(most))
+        {
+            return Ok(Err(AccountCode::BelowLimit));
+        }
+        account.changed_revision = tx.next_revision().0;
+        put_account(tx, &account);
+        self.hot.changed(&account);
+        let key = journal::journal_key(tx.next_revision(), 0);
+        let part = journal::encode_accounts(tx.stamp(), std::slice::from_ref(&account));
+        tx.change(Bytes::copy_from_slice(&key), Some(part));
+        Ok(Ok(account))
+    }
+}
+
+/// The account with the changes; `None` if a rule or status is unknown.
+fn updated(known: &AccountRecord, update: &UpdateAccount) -> Option<AccountRecord> {
+    let mut account = known.clone();
+    if let Some(status) = update.status {
+        account.status = Status::try_from(status).ok()?.into();
+    }
+    let mut present = known.present();
+    if let Some(rule) = update.rule {
+        present.rule = Rule::try_from(rule).ok()?.into();
+        (present.limit_low, present.limit_high) = (update.limit_low, update.limit_high);
+    }
+    if let Some(user_data) = &update.user_data {
+        present.user_data.clone_from(user_data);
+    }
+    if update.replace_metadata {
+        present.metadata.clone_from(&update.metadata);
+    }
+    if present != known.present() {
+        account.changed = Some(present);
+    }
+    Some(account)
+}
+
+fn put_account(tx: &mut Tx<'_>, account: &AccountRecord) {
+    tx.put(&record::id_key(record::ACCOUNTS, account.id()), account.encode_to_vec().into());
+}
+
+fn create_currency(tx: &mut Tx<'_>, new: &NewCurrency) -> Done<()> {
+    let Ok(currency) = new.code.parse::<Currency>() else { return Ok(Err(AccountCode::CurrencyMalformed)) };
+    if new.scale > currency::SCALE_MAX {
+        return Ok(Err(AccountCode::CurrencyMalformed));
+    }
+    if let Some(scale) = currency_scale(tx.view(), currency)? {
+        return Ok(if scale == new.scale { Ok(()) } else { Err(AccountCode::CurrencyExists) });
+    }
+    let scale = new.scale as u8;
+    tx.put(&record::currency_key(currency), Bytes::copy_from_slice(&[scale]));
+    let key = journal::journal_key(tx.next_revision(), 0);
+    tx.change(Bytes::copy_from_slice(&key), Some(journal::encode_currency(tx.stamp(), currency, scale)));
+    Ok(Ok(()))
+}
+
+/// The transfers of a command, each with its own bytes; `None` if they are malformed.
+fn decode_transfers(bytes: &[u8]) -> Option<(bool, Vec<Member<'_>>)> {
+    let (details, count, mut reader) = transfer::decode_header(bytes).ok()?;
+    let mut members = Vec::with_capacity(count);
+    for _ in 0..count {
+        let before = reader.clone().rest();
+        let transfer = Transfer::decode_from(&mut reader).ok()?;
+        // Only the log's time expires transfers, not a client.
+        if matches!(transfer.kind, Kind::Expired { .. }) || transfer.id == 0 {
+            return None;
+        }
+        members.push((transfer, &before[..before.len() - reader.len()]));
+    }
+    reader.is_empty().then_some((details, members))
+}

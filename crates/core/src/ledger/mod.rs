@@ -1,0 +1,44 @@
+//! The ledger face: accounts, and transfers between them, double-entry.
+//!
+//! `command.rs`, `transfer.rs`, `reply.rs` and `code.rs` are what clients ask and are answered; `machine.rs`
+//! is what a command does to accounts, `run.rs`, `transfers.rs`, `known.rs` and `recording.rs` what it does
+//! to balances; `query.rs` is how the store is read, `record.rs` and `journal.rs` are its bytes;
+//! `currency.rs` is units and decimal amounts, `hot.rs` a cache.
+//!
+//! What it deliberately does not do: convert between currencies (two linked transfers do), compute interest,
+//! or forget. The journal and the histories of accounts are kept when revisions are compacted.
+
+mod code;
+mod command;
+mod currency;
+mod hot;
+mod journal;
+mod known;
+mod machine;
+#[cfg(test)]
+mod property;
+mod query;
+mod record;
+mod recording;
+mod reply;
+mod run;
+#[cfg(any(test, feature = "testing"))]
+pub(crate) mod script;
+mod transfer;
+mod transfers;
+
+pub use code::Code;
+pub use command::{NewAccount, NewCurrency, Operation, Rule, Status, UpdateAccount};
+pub use currency::{AmountError, Currency, SCALE_MAX, format_amount, format_signed, iso_scale, parse_amount};
+pub use journal::{Entry, Journal, Resolution};
+pub use machine::{Machine, NUMBER_BYTES_MAX};
+pub use query::{
+    account, account_at, account_by_number, accounts, currency_scale, entries, entry_at, journal_range,
+    revision_at, statement, transfer,
+};
+pub(crate) use record::FACE;
+pub use record::{AccountRecord, Balances, PendingState, world_account};
+pub use reply::{
+    Account, AccountCode, Detail, Line, Page, Reply, Response, TransferReply, TransferState, TransferView,
+};
+pub use transfer::{Kind, REFERENCE_BYTES_MAX, TRANSFERS_MAX, Transfer, Transfers};

@@ -1,0 +1,367 @@
+//! The ledger's records in the store, but for the journal's (`journal.rs`). Keys begin with the face's byte,
+//! `0x03`, and one for the keyspace:
+//!
+//! ```text
+//! a id              an account: Protocol Buffers, AccountRecord
+//! n number          the id of the account with this number
+//! u code            a custom currency's scale, one byte
+//! j revision part   a part of the journal. Kept forever.
+//! i id              where a transfer is in the journal: varint revision, varint position
+//! h id revision     an account's balances after a command, and its transfers in the command. Kept forever.
+//! p id              a pending transfer's state
+//! x deadline id     nothing: look at this pending transfer at the deadline, see crate::expiry
+//! m                 an upper bound of the recorded ids that are UUIDs of version 7
+//! ```
+//!
+//! Ids are 16 bytes, revisions and deadlines 8, parts 2, all big-endian. Integers in values are varints.
+//!
+//! History, version 1: u8 version, varint stamp, debits posted, credits posted, debits pending, credits
+//! pending, count, then the positions in the journal, each as its distance from the previous one.
+
+use super::command::{NewAccount, Rule, Status};
+use super::currency::Currency;
+use crate::codec::{self, Malformed, Reader};
+use crate::types::{Revision, Stamp};
+use bytes::Bytes;
+use prost::Message;
+use std::collections::BTreeMap;
+
+/// The first byte of the face's store keys.
+pub(crate) const FACE: u8 = 3;
+const VERSION: u8 = 1;
+/// The keyspaces.
+pub(super) const ACCOUNTS: u8 = b'a';
+pub(super) const NUMBERS: u8 = b'n';
+pub(super) const CURRENCIES: u8 = b'u';
+pub(super) const IDS: u8 = b'i';
+pub(super) const HISTORY: u8 = b'h';
+pub(super) const PENDING: u8 = b'p';
+/// The keyspace of the expiry index, whose subjects are pending transfers' ids.
+pub(super) const EXPIRIES: [u8; 2] = [FACE, b'x'];
+/// The key of the bound of ordered ids, see [`is_ordered`].
+pub(super) const CEILING_KEY: &[u8] = &[FACE, b'm'];
+/// The bound rises in steps of this much of the ids' own time, so that it is written seldom.
+const CEILING_STEP_MS: u128 = 1000;
+
+/// The prefix of a keyspace, and the key above all of its keys.
+pub(super) fn keyspace(space: u8) -> ([u8; 2], [u8; 2]) {
+    ([FACE, space], [FACE, space + 1])
+}
+
+pub(super) fn id_key(space: u8, id: u128) -> [u8; 18] {
+    let mut key = [0; 18];
+    key[..2].copy_from_slice(&[FACE, space]);
+    key[2..].copy_from_slice(&id.to_be_bytes());
+    key
+}
+
+pub(super) fn number_key(number: &str) -> Vec<u8> {
+    [&[FACE, NUMBERS], number.as_bytes()].concat()
+}
+
+pub(super) fn currency_key(currency: Currency) -> [u8; 10] {
+    let mut key = [FACE, CURRENCIES, 0, 0, 0, 0, 0, 0, 0, 0];
+    key[2..].copy_from_slice(&currency.to_bytes());
+    key
+}
+
+pub(super) fn history_key(account: u128, revision: Revision) -> [u8; 26] {
+    let mut key = [0; 26];
+    key[..18].copy_from_slice(&id_key(HISTORY, account));
+    key[18..].copy_from_slice(&revision.0.to_be_bytes());
+    key
+}
+
+/// An id on its own, as the subject of an expiry.
+pub(super) fn decode_id(bytes: &[u8]) -> Result<u128, Malformed> {
+    bytes.try_into().map(u128::from_be_bytes).map_err(|_| Malformed { what: "id" })
+}
+
+/// Id and number of the account that a currency's money comes from and goes to: `@world/EUR`. The id is the
+/// number's bytes.
+pub fn world_account(currency: Currency) -> (u128, String) {
+    let number = format!("@world/{currency}");
+    let mut id = [0; 16];
+    id[..number.len()].copy_from_slice(number.as_bytes());
+    (u128::from_be_bytes(id), number)
+}
+
+/// Whether an id is reserved for the ledger itself.
+pub(super) fn is_reserved(id: u128) -> bool {
+    id == 0 || id.to_be_bytes().starts_with(b"@world/")
+}
+
+/// Whether an id grows with time: a UUID of version 7, whose first 48 bits are milliseconds (RFC 9562).
+pub(super) fn is_ordered(id: u128) -> bool {
+    id >> 76 & 0xf == 7
+}
+
+/// The bound to store when `id` is recorded: the end of its second.
+pub(super) fn ceiling_above(id: u128) -> u128 {
+    let ms = ((id >> 80) / CEILING_STEP_MS + 1) * CEILING_STEP_MS;
+    if ms >> 48 == 0 { ms << 80 } else { u128::MAX }
+}
+
+/// An account without its balances, as stored.
+#[derive(Clone, PartialEq, Message)]
+pub struct AccountRecord {
+    /// The account as it was created.
+    #[prost(message, required, tag = "1")]
+    pub origin: NewAccount,
+    /// The currency's number of decimal places.
+    #[prost(uint32, tag = "2")]
+    pub scale: u32,
+    /// See [`Status`].
+    #[prost(enumeration = "Status", tag = "3")]
+    pub status: i32,
+    /// When it was created.
+    #[prost(uint64, tag = "4")]
+    pub created_ms: u64,
+    /// The revision that created it.
+    #[prost(uint64, tag = "5")]
+    pub created_revision: u64,
+    /// The last revision that changed this record.
+    #[prost(uint64, tag = "6")]
+    pub changed_revision: u64,
+    /// The changeable parts, if they were changed; they replace those of `origin`.
+    #[prost(message, optional, tag = "7")]
+    pub changed: Option<Changed>,
+}
+
+/// The changeable parts of an account.
+#[derive(Clone, PartialEq, Message)]
+pub struct Changed {
+    /// See [`NewAccount::rule`].
+    #[prost(enumeration = "Rule", tag = "1")]
+    pub rule: i32,
+    /// See [`NewAccount::limit_low`].
+    #[prost(uint64, tag = "2")]
+    pub limit_low: u64,
+    /// See `limit_low`.
+    #[prost(uint64, tag = "3")]
+    pub limit_high: u64,
+    /// See [`NewAccount::user_data`].
+    #[prost(string, tag = "4")]
+    pub user_data: String,
+    /// See [`NewAccount::metadata`].
+    #[prost(btree_map = "string, string", tag = "5")]
+    pub metadata: BTreeMap<String, String>,
+}
+
+impl AccountRecord {
+    /// Its id.
+    pub fn id(&self) -> u128 {
+        self.origin.id()
+    }
+
+    /// Its currency.
+    pub fn currency(&self) -> Currency {
+        self.origin.currency.parse().expect("currencies are checked before they are stored")
+    }
+
+    /// The present changeable parts.
+    pub fn present(&self) -> Changed {
+        self.changed.clone().unwrap_or_else(|| Changed {
+            rule: self.origin.rule,
+            limit_low: self.origin.limit_low,
+            limit_high: self.origin.limit_high,
+            user_data: self.origin.user_data.clone(),
+            metadata: self.origin.metadata.clone(),
+        })
+    }
+
+    /// How far it may go below zero, in minor units; `None` if there is no bound.
+    pub fn allowance(&self) -> Option<u128> {
+        let (rule, low, high) = match &self.changed {
+            Some(changed) => (changed.rule(), changed.limit_low, changed.limit_high),
+            None => (self.origin.rule(), self.origin.limit_low, self.origin.limit_high),
+        };
+        match rule {
+            Rule::NoOverdraft => Some(0),
+            Rule::Limit => Some(u128::from(high) << 64 | u128::from(low)),
+            Rule::Unlimited => None,
+        }
+    }
+}
+
+/// An account's balances in minor units. The account holds credits minus debits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Balances {
+    /// Sum of all posted debits.
+    pub debits_posted: u128,
+    /// Sum of all posted credits.
+    pub credits_posted: u128,
+    /// Reserved by pending transfers.
+    pub debits_pending: u128,
+    /// Expected from pending transfers.
+    pub credits_pending: u128,
+}
+
+/// An account's balances after a command, and its transfers in that command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct HistoryRecord {
+    pub(super) stamp: Stamp,
+    pub(super) balances: Balances,
+    pub(super) positions: Vec<u32>,
+}
+
+pub(super) fn encode_history(stamp: Stamp, balances: &Balances, positions: &[u32]) -> Bytes {
+    let mut out = Vec::with_capacity(32);
+    out.push(VERSION);
+    codec::put_varint(&mut out, stamp.0);
+    for amount in
+        [balances.debits_posted, balances.credits_posted, balances.debits_pending, balances.credits_pending]
+    {
+        codec::put_varint_u128(&mut out, amount);
+    }
+    codec::put_varint(&mut out, positions.len() as u64);
+    let mut before = 0;
+    for position in positions {
+        codec::put_varint(&mut out, (position - before).into());
+        before = *position;
+    }
+    out.into()
+}
+
+pub(super) fn decode_history(record: &[u8]) -> Result<HistoryRecord, Malformed> {
+    let mut reader = Reader::new(record, "account history");
+    if reader.byte()? != VERSION {
+        return Err(reader.malformed());
+    }
+    let stamp = Stamp(reader.varint()?);
+    let balances = Balances {
+        debits_posted: reader.varint_u128()?,
+        credits_posted: reader.varint_u128()?,
+        debits_pending: reader.varint_u128()?,
+        credits_pending: reader.varint_u128()?,
+    };
+    let (count, mut position, mut positions) = (reader.varint()?, 0, Vec::new());
+    for _ in 0..count {
+        position += u32::try_from(reader.varint()?).map_err(|_| reader.malformed())?;
+        positions.push(position);
+    }
+    Ok(HistoryRecord { stamp, balances, positions })
+}
+
+/// The record of where a transfer is in the journal.
+pub(super) fn encode_location(revision: Revision, position: u32) -> Bytes {
+    let mut out = Vec::with_capacity(8);
+    codec::put_varint(&mut out, revision.0);
+    codec::put_varint(&mut out, position.into());
+    out.into()
+}
+
+pub(super) fn decode_location(record: &[u8]) -> Result<(Revision, u32), Malformed> {
+    let mut reader = Reader::new(record, "transfer location");
+    let revision = Revision(reader.varint()?);
+    Ok((revision, u32::try_from(reader.varint()?).map_err(|_| reader.malformed())?))
+}
+
+/// The state of a pending transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum PendingState {
+    /// Neither posted, voided nor expired.
+    Open = 0,
+    /// Posted, in full or in part.
+    Posted = 1,
+    /// Voided.
+    Voided = 2,
+    /// Expired.
+    Expired = 3,
+}
+
+/// A pending transfer's state, as stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PendingRecord {
+    pub(super) state: PendingState,
+    pub(super) debit: u128,
+    pub(super) credit: u128,
+    pub(super) amount: u128,
+    /// 0 for never.
+    pub(super) deadline: u64,
+    /// The revision that ended it, 0 while it is open.
+    pub(super) ended: Revision,
+}
+
+impl PendingRecord {
+    pub(super) fn encode(&self) -> Bytes {
+        let mut out = vec![VERSION, self.state as u8];
+        out.extend_from_slice(&self.debit.to_be_bytes());
+        out.extend_from_slice(&self.credit.to_be_bytes());
+        codec::put_varint_u128(&mut out, self.amount);
+        codec::put_varint(&mut out, self.deadline);
+        codec::put_varint(&mut out, self.ended.0);
+        out.into()
+    }
+
+    pub(super) fn decode(record: &[u8]) -> Result<Self, Malformed> {
+        let mut reader = Reader::new(record, "pending transfer");
+        if reader.byte()? != VERSION {
+            return Err(reader.malformed());
+        }
+        let state = match reader.byte()? {
+            0 => PendingState::Open,
+            1 => PendingState::Posted,
+            2 => PendingState::Voided,
+            3 => PendingState::Expired,
+            _ => return Err(reader.malformed()),
+        };
+        Ok(Self {
+            state,
+            debit: reader.u128()?,
+            credit: reader.u128()?,
+            amount: reader.varint_u128()?,
+            deadline: reader.varint()?,
+            ended: Revision(reader.varint()?),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layouts_are_pinned() {
+        let balances =
+            Balances { debits_posted: 1, credits_posted: 300, debits_pending: 0, credits_pending: u128::MAX };
+        let history = encode_history(Stamp(5), &balances, &[3, 70]);
+        let max = [&[0xff; 18][..], &[3]].concat();
+        assert_eq!(&history[..], [b"\x01\x05\x01\xac\x02\0", &max[..], b"\x02\x03\x43"].concat());
+        assert_eq!(
+            decode_history(&history),
+            Ok(HistoryRecord { stamp: Stamp(5), balances, positions: vec![3, 70] })
+        );
+        assert_eq!(&encode_location(Revision(300), 9)[..], b"\xac\x02\x09");
+        let pending = PendingRecord {
+            state: PendingState::Voided,
+            debit: 1,
+            credit: 2,
+            amount: 3,
+            deadline: 4,
+            ended: Revision(5),
+        };
+        let golden = [b"\x01\x02", &[0; 15][..], &[1], &[0; 15], &[2], b"\x03\x04\x05"].concat();
+        assert_eq!(&pending.encode()[..], golden);
+        assert_eq!(PendingRecord::decode(&golden), Ok(pending));
+    }
+
+    #[test]
+    fn the_bound_of_ordered_ids_is_above_them_and_does_not_overflow() {
+        let id = 0x0190_b5e2_7f2c_7c1e_9d1a_3f5b_8c2a_4e61;
+        assert!(is_ordered(id) && !is_ordered(id ^ 1 << 76));
+        let ceiling = ceiling_above(id);
+        assert!(
+            ceiling > id && (ceiling >> 80) - (id >> 80) <= 1000 && ceiling_above(ceiling - 1) == ceiling
+        );
+        assert_eq!(ceiling_above(u128::MAX), u128::MAX);
+    }
+
+    #[test]
+    fn the_world_has_one_account_per_currency() {
+        let (id, number) = world_account("EUR".parse().unwrap());
+        assert_eq!((number.as_str(), &id.to_be_bytes()), ("@world/EUR", b"@world/EUR\0\0\0\0\0\0"));
+        assert!(is_reserved(id) && is_reserved(0) && !is_reserved(1));
+    }
+}

@@ -1,0 +1,126 @@
+//! A command of transfers while it runs: its state. What it does is in `transfers.rs` (judging), `known.rs`
+//! (answering ids that were used before) and `recording.rs` (writing).
+
+use super::hot::Hot;
+use super::journal::{PART_TRANSFERS, Resolution};
+use super::record::{self, Balances, PendingRecord};
+use super::reply::{Detail, TransferReply};
+use super::transfer::Transfer;
+use crate::expiry::ExpiryIndex;
+use crate::store::{StoreError, View};
+use crate::tx::Tx;
+use crate::types::Revision;
+use std::collections::{BTreeMap, HashMap};
+
+/// One member of a group: decoded, and as its bytes in the command.
+pub(super) type Member<'c> = (Transfer<'c>, &'c [u8]);
+
+/// A command of transfers while it runs.
+pub(super) struct Run<'m, 's> {
+    pub(super) tx: &'m mut Tx<'s>,
+    pub(super) hot: &'m mut Hot,
+    pub(super) ordered: &'m mut Ordered,
+    pub(super) expiries: &'m mut ExpiryIndex,
+    /// The command's sequence.
+    pub(super) now: u64,
+    /// Whether to answer with balances.
+    pub(super) details: bool,
+    /// The parts of the journal so far.
+    pub(super) parts: Vec<Vec<u8>>,
+    /// How many transfers they hold.
+    pub(super) recorded: u32,
+    /// The ids recorded, with their positions.
+    pub(super) ids: Vec<(u128, u32)>,
+    /// `ids` by id, made once an id comes that is not above all others.
+    pub(super) places: Option<HashMap<u128, u32>>,
+    pub(super) links: Vec<Link>,
+    /// The places of the accounts touched.
+    pub(super) touched: Vec<u32>,
+    /// The pending transfers made or ended.
+    pub(super) pendings: BTreeMap<u128, PendingRecord>,
+    /// The present group's changes, to undo if one of its transfers is refused.
+    pub(super) undo: Vec<(u32, Balances)>,
+    pub(super) undo_pendings: Vec<(u128, Option<PendingRecord>)>,
+    pub(super) replies: Vec<TransferReply>,
+    /// The reply of each recorded position.
+    pub(super) reply_of: Vec<u32>,
+}
+
+impl<'m, 's> Run<'m, 's> {
+    pub(super) fn new(
+        tx: &'m mut Tx<'s>,
+        hot: &'m mut Hot,
+        ordered: &'m mut Ordered,
+        expiries: &'m mut ExpiryIndex,
+        details: bool,
+        count: usize,
+    ) -> Self {
+        let now = tx.sequence().0;
+        Self {
+            tx,
+            hot,
+            ordered,
+            expiries,
+            now,
+            details,
+            parts: Vec::with_capacity(count.div_ceil(PART_TRANSFERS as usize)),
+            recorded: 0,
+            ids: Vec::with_capacity(count),
+            places: None,
+            links: Vec::with_capacity(2 * count),
+            touched: Vec::new(),
+            pendings: BTreeMap::new(),
+            undo: Vec::new(),
+            undo_pendings: Vec::new(),
+            replies: Vec::with_capacity(count),
+            reply_of: Vec::with_capacity(count),
+        }
+    }
+
+    /// The place of an account among the cached ones; `None` if it does not exist.
+    pub(super) fn account(&mut self, id: u128) -> Result<Option<u32>, StoreError> {
+        self.hot.find(self.tx.view(), id, self.now)
+    }
+}
+
+/// A transfer that touched an account, and the previous one: a list per account, newest first.
+pub(super) struct Link {
+    pub(super) position: u32,
+    pub(super) previous: u32,
+}
+
+/// The effect of a transfer that is allowed.
+pub(super) struct Effect {
+    pub(super) debit: u32,
+    pub(super) credit: u32,
+    pub(super) resolution: Resolution,
+    pub(super) detail: Option<Box<Detail>>,
+}
+
+/// A bound on the recorded ids that grow with time: an id of this kind above the bound is new without a
+/// lookup. All others are looked up.
+#[derive(Debug)]
+pub(super) struct Ordered {
+    /// No recorded id is above it.
+    pub(super) newest: u128,
+    /// The stored bound, raised seldom; at or above `newest` between commands.
+    pub(super) ceiling: u128,
+}
+
+impl Ordered {
+    /// The bound stored.
+    pub(super) fn open(view: View<'_>) -> Result<Self, StoreError> {
+        let ceiling = view.get(record::CEILING_KEY)?;
+        let ceiling = ceiling.and_then(|bytes| bytes[..].try_into().ok()).map_or(0, u128::from_be_bytes);
+        Ok(Self { newest: ceiling, ceiling })
+    }
+}
+
+/// Where a known id is recorded.
+#[derive(Clone, Copy)]
+pub(super) enum Known {
+    /// In this command, at this position.
+    Here(u32),
+    /// In the journal.
+    Stored(Revision, u32),
+}

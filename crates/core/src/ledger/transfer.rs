@@ -1,0 +1,294 @@
+//! A transfer, and the command that carries many of them.
+//!
+//! After the two bytes that begin each command (`command.rs`):
+//!
+//! ```text
+//! u8 wishes (1 = answer with balances), u16 count, little-endian, then each transfer:
+//!    u8    kind in the low 3 bits (0 single, 1 pending, 2 post, 3 void, 4 expired: in the journal only),
+//!          then flags: 0x08 linked to the next, 0x10 currency, 0x20 timeout, 0x40 code, 0x80 texts
+//!    u128  id
+//!    single, pending: u128 debit account, u128 credit account, varint amount
+//!    post: u128 id of the pending transfer, varint amount, 0 for all of it;   void, expired: u128 its id
+//!    by the flags: 8 bytes currency, varint timeout in ms, varint code, bytes reference, bytes user data
+//! ```
+//!
+//! Ids are 16 bytes, big-endian, as in a UUID. Varints are LEB128, up to 128 bits. There is one way to encode
+//! a transfer, so equal contents are equal bytes.
+
+use super::command::{TRANSFERS, VERSION};
+use super::currency::Currency;
+use crate::codec::{self, Malformed, Reader};
+use bytes::Bytes;
+
+/// Maximum transfers in one command.
+pub const TRANSFERS_MAX: usize = 8190;
+/// Maximum bytes of a transfer's reference, and of its user data.
+pub const REFERENCE_BYTES_MAX: usize = 256;
+
+const HEADER: usize = 5;
+const WISH_BALANCES: u8 = 1;
+
+const LINKED: u8 = 0x08;
+const CURRENCY: u8 = 0x10;
+const TIMEOUT: u8 = 0x20;
+const CODE: u8 = 0x40;
+const TEXTS: u8 = 0x80;
+
+/// One transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transfer<'a> {
+    /// Chosen by the client, one for each thing to happen.
+    pub id: u128,
+    /// What to do.
+    pub kind: Kind,
+    /// Succeeds or fails together with the next transfer of the command.
+    pub linked: bool,
+    /// The currency that the client expects; refused if the accounts have another.
+    pub currency: Option<Currency>,
+    /// Its purpose, as a number of the client's choice.
+    pub code: u32,
+    /// Its purpose, as text.
+    pub reference: &'a str,
+    /// Any text.
+    pub user_data: &'a str,
+}
+
+/// What a transfer does. Amounts are in minor units.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the fields are the words of double-entry book-keeping")]
+pub enum Kind {
+    /// Moves an amount at once.
+    Single { debit: u128, credit: u128, amount: u128 },
+    /// Reserves an amount until it is posted or voided, or expires `timeout_ms` after the batch's stamp (0:
+    /// never).
+    Pending { debit: u128, credit: u128, amount: u128, timeout_ms: u64 },
+    /// Moves the amount that a pending transfer reserved, or a part of it; the rest is released.
+    Post { pending: u128, amount: Option<u128> },
+    /// Releases the amount that a pending transfer reserved.
+    Void { pending: u128 },
+    /// The expiry of a pending transfer. In the journal only: nobody can ask for it.
+    Expired { pending: u128 },
+}
+
+impl<'a> Transfer<'a> {
+    /// A transfer without options.
+    pub fn new(id: u128, kind: Kind) -> Self {
+        Self { id, kind, linked: false, currency: None, code: 0, reference: "", user_data: "" }
+    }
+
+    /// Whether `other` asks for the same. Without a currency the accounts' own is meant.
+    pub fn same_content(&self, other: &Transfer<'_>) -> bool {
+        let agree = self.currency.is_none() || other.currency.is_none() || self.currency == other.currency;
+        agree && *self == Transfer { currency: self.currency, ..*other }
+    }
+
+    pub(super) fn encode_into(&self, out: &mut Vec<u8>) {
+        let (tag, timeout_ms) = match self.kind {
+            Kind::Single { .. } => (0, 0),
+            Kind::Pending { timeout_ms, .. } => (1, timeout_ms),
+            Kind::Post { .. } => (2, 0),
+            Kind::Void { .. } => (3, 0),
+            Kind::Expired { .. } => (4, 0),
+        };
+        let flag = |wanted: bool, flag: u8| if wanted { flag } else { 0 };
+        let texts = !self.reference.is_empty() || !self.user_data.is_empty();
+        out.push(
+            tag | flag(self.linked, LINKED)
+                | flag(self.currency.is_some(), CURRENCY)
+                | flag(timeout_ms > 0, TIMEOUT)
+                | flag(self.code > 0, CODE)
+                | flag(texts, TEXTS),
+        );
+        out.extend_from_slice(&self.id.to_be_bytes());
+        match self.kind {
+            Kind::Single { debit, credit, amount } | Kind::Pending { debit, credit, amount, .. } => {
+                out.extend_from_slice(&debit.to_be_bytes());
+                out.extend_from_slice(&credit.to_be_bytes());
+                codec::put_varint_u128(out, amount);
+            }
+            Kind::Post { pending, amount } => {
+                out.extend_from_slice(&pending.to_be_bytes());
+                codec::put_varint_u128(out, amount.unwrap_or(0));
+            }
+            Kind::Void { pending } | Kind::Expired { pending } => {
+                out.extend_from_slice(&pending.to_be_bytes())
+            }
+        }
+        if let Some(currency) = self.currency {
+            out.extend_from_slice(&currency.to_bytes());
+        }
+        if timeout_ms > 0 {
+            codec::put_varint(out, timeout_ms);
+        }
+        if self.code > 0 {
+            codec::put_varint(out, self.code.into());
+        }
+        if texts {
+            codec::put_bytes(out, self.reference.as_bytes());
+            codec::put_bytes(out, self.user_data.as_bytes());
+        }
+    }
+
+    pub(super) fn decode_from(from: &mut Reader<&'a [u8]>) -> Result<Self, Malformed> {
+        let head = from.byte()?;
+        let id = from.u128()?;
+        let mut kind = match head & 0x07 {
+            0 => Kind::Single { debit: from.u128()?, credit: from.u128()?, amount: from.varint_u128()? },
+            1 => Kind::Pending {
+                debit: from.u128()?,
+                credit: from.u128()?,
+                amount: from.varint_u128()?,
+                timeout_ms: 0,
+            },
+            2 => Kind::Post {
+                pending: from.u128()?,
+                amount: Some(from.varint_u128()?).filter(|amount| *amount > 0),
+            },
+            3 => Kind::Void { pending: from.u128()? },
+            4 => Kind::Expired { pending: from.u128()? },
+            _ => return Err(from.malformed()),
+        };
+        let currency = if head & CURRENCY != 0 {
+            Some(Currency::from_bytes(from.array()?).ok_or_else(|| from.malformed())?)
+        } else {
+            None
+        };
+        if head & TIMEOUT != 0 {
+            let Kind::Pending { timeout_ms, .. } = &mut kind else { return Err(from.malformed()) };
+            *timeout_ms = from.varint()?;
+        }
+        let code = if head & CODE != 0 { from.varint()? } else { 0 };
+        let (mut reference, mut user_data) = ("", "");
+        if head & TEXTS != 0 {
+            reference = from.text()?;
+            user_data = from.text()?;
+        }
+        let code = u32::try_from(code).map_err(|_| from.malformed())?;
+        Ok(Self { id, kind, linked: head & LINKED != 0, currency, code, reference, user_data })
+    }
+}
+
+/// A command of transfers, encoded one after the other.
+#[derive(Debug)]
+pub struct Transfers {
+    out: Vec<u8>,
+    count: u16,
+}
+
+impl Transfers {
+    /// An empty command. With `balances`, each transfer is answered with both accounts' balances after it.
+    pub fn new(balances: bool) -> Self {
+        let wishes = if balances { WISH_BALANCES } else { 0 };
+        Self { out: vec![VERSION, TRANSFERS, wishes, 0, 0], count: 0 }
+    }
+
+    /// How many transfers there are.
+    pub fn len(&self) -> usize {
+        self.count.into()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Bytes so far.
+    pub fn bytes(&self) -> usize {
+        self.out.len()
+    }
+
+    /// Adds a transfer.
+    ///
+    /// # Panics
+    /// There are [`TRANSFERS_MAX`] already.
+    pub fn push(&mut self, transfer: &Transfer<'_>) {
+        assert!(self.len() < TRANSFERS_MAX, "callers bound a command's transfers");
+        transfer.encode_into(&mut self.out);
+        self.count += 1;
+    }
+
+    /// Adds all transfers of another command after these.
+    ///
+    /// # Panics
+    /// They would be more than [`TRANSFERS_MAX`].
+    pub fn append(&mut self, other: &Self) {
+        assert!(self.len() + other.len() <= TRANSFERS_MAX, "callers bound a command's transfers");
+        self.out[2] |= other.out[2];
+        self.out.extend_from_slice(&other.out[HEADER..]);
+        self.count += other.count;
+    }
+
+    pub(crate) fn into_bytes(mut self) -> Bytes {
+        self.out[3..HEADER].copy_from_slice(&self.count.to_le_bytes());
+        self.out.into()
+    }
+}
+
+/// The header of a command of transfers: whether balances are wanted, how many there are, and a reader at the
+/// first.
+pub(super) fn decode_header(bytes: &[u8]) -> Result<(bool, usize, Reader<&[u8]>), Malformed> {
+    let mut cursor = Reader::new(bytes, "ledger command");
+    let (_version_and_kind, wishes) = (cursor.array::<2>()?, cursor.byte()?);
+    let count = usize::from(u16::from_le_bytes(cursor.array()?));
+    if count > TRANSFERS_MAX {
+        Err(cursor.malformed())
+    } else {
+        Ok((wishes & WISH_BALANCES != 0, count, cursor))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layout_is_pinned() {
+        let mut transfers = Transfers::new(true);
+        let eur = "EUR".parse().unwrap();
+        transfers.push(&Transfer {
+            linked: true,
+            currency: Some(eur),
+            ..Transfer::new(1, Kind::Single { debit: 2, credit: 3, amount: 300 })
+        });
+        let pending = Kind::Pending { debit: 2, credit: 3, amount: 1 << 70, timeout_ms: 1000 };
+        transfers.push(&Transfer { code: 7, reference: "r", user_data: "u", ..Transfer::new(4, pending) });
+        transfers.push(&Transfer::new(5, Kind::Post { pending: 4, amount: None }));
+        transfers.push(&Transfer::new(6, Kind::Void { pending: 4 }));
+        let command = transfers.into_command();
+        let mut golden = vec![1, 1, 1, 4, 0];
+        let id = |out: &mut Vec<u8>, ids: &[u8]| {
+            ids.iter().for_each(|n| out.extend([&[0; 15][..], &[*n]].concat()))
+        };
+        golden.push(0x18);
+        id(&mut golden, &[1, 2, 3]);
+        golden.extend(b"\xac\x02EUR\0\0\0\0\0");
+        golden.push(0xe1);
+        id(&mut golden, &[4, 2, 3]);
+        golden.extend(b"\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80\x01\xe8\x07\x07\x01r\x01u");
+        golden.push(2);
+        id(&mut golden, &[5, 4]);
+        golden.push(0);
+        golden.push(3);
+        id(&mut golden, &[6, 4]);
+        assert_eq!(&command.bytes[..], &golden[..]);
+        let (balances, count, mut cursor) = decode_header(&command.bytes).unwrap();
+        assert!(balances);
+        let decoded: Vec<_> = (0..count).map(|_| Transfer::decode_from(&mut cursor).unwrap()).collect();
+        assert!(cursor.is_empty());
+        assert_eq!((decoded[0].currency, decoded[1].kind, decoded[1].reference), (Some(eur), pending, "r"));
+        for length in HEADER..golden.len() {
+            let (_, _, mut cut) = decode_header(&golden[..length]).unwrap();
+            assert!((0..count).any(|_| Transfer::decode_from(&mut cut).is_err()), "cut at {length}");
+        }
+    }
+
+    #[test]
+    fn a_transfer_without_a_currency_agrees_with_any() {
+        let kind = Kind::Void { pending: 1 };
+        let named = Transfer { currency: "EUR".parse().ok(), ..Transfer::new(1, kind) };
+        let other = Transfer { currency: "USD".parse().ok(), ..named };
+        assert!(named.same_content(&Transfer::new(1, kind)) && Transfer::new(1, kind).same_content(&named));
+        assert!(!named.same_content(&other));
+        assert!(!named.same_content(&Transfer { code: 1, ..named }));
+    }
+}

@@ -1,0 +1,256 @@
+//! A command of transfers: judged one after the other, in order, in memory; written once when the command
+//! ends.
+//!
+//! Reading order: [`Run::group`] and [`Run::attempt`] here, [`Run::answer_known`] in `known.rs`,
+//! [`Run::record`] and [`Run::finish`] in `recording.rs`.
+//!
+//! **Invariant: All or none.** Either every transfer of a linked group takes effect or none does: the effects
+//! of a group are undone before its refusal is recorded.
+
+use super::code::Code;
+use super::command::Status;
+use super::currency::Currency;
+use super::hot::NO_LINK;
+use super::journal::{Entry, Resolution};
+use super::query;
+use super::record::{self, Balances, PENDING, PendingRecord, PendingState};
+use super::reply::Detail;
+use super::run::{Effect, Known, Member, Run};
+use super::transfer::{Kind, Transfer};
+use crate::store::StoreError;
+use crate::types::Revision;
+
+type Verdict = Result<Effect, Code>;
+
+impl Run<'_, '_> {
+    /// Judges a linked group, or a single transfer, and records the result.
+    pub(super) fn group(&mut self, members: &[Member<'_>]) -> Result<(), StoreError> {
+        if self.answer_known(members)? {
+            return Ok(());
+        }
+        self.undo.clear();
+        self.undo_pendings.clear();
+        let mut effects = Vec::with_capacity(members.len());
+        for (place, (transfer, _)) in members.iter().enumerate() {
+            match self.attempt(transfer)? {
+                Ok(effect) => effects.push(effect),
+                Err(code) => {
+                    self.roll_back();
+                    for (other, member) in members.iter().enumerate() {
+                        let code = if other == place { code } else { Code::LinkedFailed };
+                        self.record(member, code, None);
+                    }
+                    return Ok(());
+                }
+            }
+        }
+        for (member, effect) in members.iter().zip(effects) {
+            self.record(member, Code::Ok, Some(effect));
+        }
+        Ok(())
+    }
+
+    /// Records that a pending transfer expired.
+    pub(super) fn expired(&mut self, member: &Member<'_>) -> Result<(), StoreError> {
+        match self.attempt(&member.0)? {
+            Ok(effect) => self.record(member, Code::Ok, Some(effect)),
+            Err(code) => {
+                unreachable!("an entry of the expiry index leads to an open transfer, not to {code:?}")
+            }
+        }
+        Ok(())
+    }
+
+    // Judging.
+
+    fn attempt(&mut self, transfer: &Transfer<'_>) -> Result<Verdict, StoreError> {
+        match transfer.kind {
+            Kind::Single { debit, credit, amount } => self.movement(transfer, debit, credit, amount, false),
+            Kind::Pending { debit, credit, amount, timeout_ms } => {
+                let verdict = self.movement(transfer, debit, credit, amount, true)?;
+                if verdict.is_ok() {
+                    let stamp = self.tx.stamp().0;
+                    let deadline = if timeout_ms == 0 { 0 } else { stamp.saturating_add(timeout_ms) };
+                    let state = PendingState::Open;
+                    let record = PendingRecord { state, debit, credit, amount, deadline, ended: Revision(0) };
+                    self.set_pending(transfer.id, record);
+                }
+                Ok(verdict)
+            }
+            Kind::Post { pending, amount } => self.resolve(transfer, pending, PendingState::Posted, amount),
+            Kind::Void { pending } => self.resolve(transfer, pending, PendingState::Voided, None),
+            Kind::Expired { pending } => self.resolve(transfer, pending, PendingState::Expired, None),
+        }
+    }
+
+    fn movement(
+        &mut self,
+        transfer: &Transfer<'_>,
+        debit: u128,
+        credit: u128,
+        amount: u128,
+        pending: bool,
+    ) -> Result<Verdict, StoreError> {
+        if debit == credit {
+            return Ok(Err(Code::SameAccount));
+        }
+        if amount == 0 {
+            return Ok(Err(Code::ZeroAmount));
+        }
+        let Some(from) = self.account(debit)? else { return Ok(Err(Code::DebitUnknown)) };
+        let Some(to) = self.account(credit)? else { return Ok(Err(Code::CreditUnknown)) };
+        if let Err(code) = self.check_open(from, to, transfer.currency) {
+            return Ok(Err(code));
+        }
+        let (mut giver, mut taker) = (self.hot.get(from).balances, self.hot.get(to).balances);
+        let (debits, credits) = if pending {
+            (&mut giver.debits_pending, &mut taker.credits_pending)
+        } else {
+            (&mut giver.debits_posted, &mut taker.credits_posted)
+        };
+        let (Some(more_debits), Some(more_credits)) =
+            (debits.checked_add(amount), credits.checked_add(amount))
+        else {
+            return Ok(Err(Code::Overflow));
+        };
+        (*debits, *credits) = (more_debits, more_credits);
+        let Some(spent) = giver.debits_posted.checked_add(giver.debits_pending) else {
+            return Ok(Err(Code::Overflow));
+        };
+        if taker.credits_posted.checked_add(taker.credits_pending).is_none() {
+            return Ok(Err(Code::Overflow));
+        }
+        if let Some(allowance) = self.hot.get(from).allowance
+            && spent > giver.credits_posted.saturating_add(allowance)
+        {
+            return Ok(Err(Code::InsufficientFunds));
+        }
+        let resolution = Resolution { debit, credit, amount, pending_amount: 0 };
+        Ok(Ok(self.effect(from, to, giver, taker, resolution)))
+    }
+
+    fn check_open(&self, from: u32, to: u32, currency: Option<Currency>) -> Result<(), Code> {
+        let (giver, taker) = (self.hot.get(from), self.hot.get(to));
+        if giver.currency != taker.currency || currency.is_some_and(|named| named != giver.currency) {
+            return Err(Code::CurrencyMismatch);
+        }
+        match (giver.status, taker.status) {
+            (Status::Active, Status::Active) => Ok(()),
+            (Status::Frozen, _) => Err(Code::DebitFrozen),
+            (Status::Closed, _) => Err(Code::DebitClosed),
+            (_, Status::Frozen) => Err(Code::CreditFrozen),
+            (_, Status::Closed) => Err(Code::CreditClosed),
+        }
+    }
+
+    fn resolve(
+        &mut self,
+        transfer: &Transfer<'_>,
+        id: u128,
+        state: PendingState,
+        amount: Option<u128>,
+    ) -> Result<Verdict, StoreError> {
+        let Some(pending) = self.pending(id)? else {
+            let known = self.known(id)?;
+            return Ok(Err(if known.is_some() { self.not_pending(id)? } else { Code::PendingUnknown }));
+        };
+        let lapsed = pending.deadline != 0 && pending.deadline <= self.tx.stamp().0;
+        match pending.state {
+            PendingState::Posted => return Ok(Err(Code::AlreadyPosted)),
+            PendingState::Voided => return Ok(Err(Code::AlreadyVoided)),
+            PendingState::Expired => return Ok(Err(Code::PendingExpired)),
+            PendingState::Open if lapsed && state != PendingState::Expired => {
+                return Ok(Err(Code::PendingExpired));
+            }
+            PendingState::Open => {}
+        }
+        let posting = state == PendingState::Posted;
+        let amount = if posting { amount.unwrap_or(pending.amount) } else { 0 };
+        if amount > pending.amount {
+            return Ok(Err(Code::ExceedsPending));
+        }
+        let from = self.account(pending.debit)?.expect("accounts are never removed");
+        let to = self.account(pending.credit)?.expect("accounts are never removed");
+        let currency = transfer.currency.is_some_and(|named| named != self.hot.get(from).currency);
+        if currency {
+            return Ok(Err(Code::CurrencyMismatch));
+        }
+        if posting && let Err(code) = self.check_open(from, to, transfer.currency) {
+            return Ok(Err(code));
+        }
+        let (mut giver, mut taker) = (self.hot.get(from).balances, self.hot.get(to).balances);
+        giver.debits_pending -= pending.amount;
+        taker.credits_pending -= pending.amount;
+        // The pending amount counted against the same bound, so posting it cannot overflow.
+        giver.debits_posted += amount;
+        taker.credits_posted += amount;
+        let (debit, credit, pending_amount) = (pending.debit, pending.credit, pending.amount);
+        let ended = self.tx.next_revision();
+        self.set_pending(id, PendingRecord { state, ended, ..pending });
+        let resolution = Resolution { debit, credit, amount, pending_amount };
+        Ok(Ok(self.effect(from, to, giver, taker, resolution)))
+    }
+
+    fn not_pending(&mut self, id: u128) -> Result<Code, StoreError> {
+        let entry = match self.known(id)? {
+            Some(Known::Here(position)) => Some(self.entry_here(position)?),
+            Some(Known::Stored(revision, position)) => query::entry_at(self.tx.view(), revision, position)?,
+            None => None,
+        };
+        let refused = |entry: &Entry| matches!(entry.transfer().kind, Kind::Pending { .. });
+        Ok(if entry.as_ref().is_none_or(refused) { Code::PendingUnknown } else { Code::NotPending })
+    }
+
+    fn pending(&self, id: u128) -> Result<Option<PendingRecord>, StoreError> {
+        if let Some(pending) = self.pendings.get(&id) {
+            return Ok(Some(*pending));
+        }
+        let record = self.tx.get(&record::id_key(PENDING, id))?;
+        Ok(record.map(|record| PendingRecord::decode(&record)).transpose()?)
+    }
+
+    fn set_pending(&mut self, id: u128, record: PendingRecord) {
+        let before = self.pendings.insert(id, record);
+        self.undo_pendings.push((id, before));
+    }
+
+    /// Sets the new balances, so that the next transfer sees them.
+    fn effect(
+        &mut self,
+        from: u32,
+        to: u32,
+        giver: Balances,
+        taker: Balances,
+        resolution: Resolution,
+    ) -> Effect {
+        for (place, balances) in [(from, giver), (to, taker)] {
+            let (now, slot) = (self.now, self.hot.get_mut(place));
+            if slot.touched != now {
+                slot.touched = now;
+                slot.before = slot.balances;
+                slot.link = NO_LINK;
+                self.touched.push(place);
+            }
+            self.undo.push((place, slot.balances));
+            slot.balances = balances;
+        }
+        let slot = self.hot.get(from);
+        let (currency, scale) = (slot.currency, slot.scale);
+        let detail = self
+            .details
+            .then(|| Box::new(Detail { resolution, currency, scale, debit: giver, credit: taker }));
+        Effect { debit: from, credit: to, resolution, detail }
+    }
+
+    fn roll_back(&mut self) {
+        for (place, balances) in self.undo.drain(..).rev() {
+            self.hot.get_mut(place).balances = balances;
+        }
+        for (id, before) in self.undo_pendings.drain(..).rev() {
+            match before {
+                Some(record) => self.pendings.insert(id, record),
+                None => self.pendings.remove(&id),
+            };
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! How log entries are applied to the machines of all faces, and how a cluster is founded.
+
+use crate::batch::Batch;
+use crate::entry::Entry;
+use crate::faces::{Command, Faces, Memory, Reply};
+use crate::history::{self, Event};
+use crate::store::{Store, StoreError, View};
+use crate::system;
+use crate::types::{Index, Progress, Revision, Sequence, Stamp, Term};
+use bytes::Bytes;
+
+pub use crate::progress::{decode_progress, encode_progress, read_progress};
+
+const CONFIGURATION_KEY: &[u8] = b"\0c";
+/// Where the log of a founded cluster begins. **Invariant: Founding.** The founding state counts as a
+/// snapshot at this index, so a replica that joins later always gets it.
+pub const FOUNDING_INDEX: Index = Index(1);
+/// The term of the founding state.
+pub const FOUNDING_TERM: Term = Term(1);
+
+/// The machines of a replica: its progress, and what the faces keep besides the store, all of it derived from
+/// the store.
+pub struct Machines {
+    progress: Progress,
+    faces: Faces,
+}
+
+/// The result of applying one log entry.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// One reply per command, in their order.
+    pub replies: Vec<Reply>,
+    /// The changes, in revision order.
+    pub events: Vec<Event>,
+}
+
+impl Machines {
+    /// The machines of a store that may hold state already.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub fn open(store: &dyn Store) -> Result<Self, StoreError> {
+        let progress = read_progress(store)?;
+        forget_compacted(store, &progress)?;
+        let faces = Faces::open(View::new(store, progress.sequence), &progress)?;
+        Ok(Self { progress, faces })
+    }
+
+    /// The last applied entry and the numbers it reached.
+    pub fn progress(&self) -> Progress {
+        self.progress
+    }
+
+    /// When the next lease, key, node or pending transfer may expire, never later than it does: a leader with
+    /// nothing else to do proposes [`system::Operation::Tick`] once its clock has reached it.
+    pub fn next_deadline(&self) -> Option<Stamp> {
+        self.faces.next_deadline()
+    }
+
+    /// What the faces keep in memory for readers; the same for as long as these machines live.
+    pub fn memory(&self) -> Memory {
+        self.faces.memory()
+    }
+
+    /// Applies the entry at `index`. An empty payload (a new leader's first entry) only moves the progress.
+    ///
+    /// # Errors
+    /// The store failed, or no leader of this version can have written these bytes: the node must stop.
+    pub fn apply(
+        &mut self,
+        store: &dyn Store,
+        index: Index,
+        term: Term,
+        payload: Bytes,
+    ) -> Result<Outcome, StoreError> {
+        let mut entry = self.begin(store, index, term);
+        let mut replies = Vec::new();
+        if !payload.is_empty() {
+            let batch = Batch::decode(payload)?;
+            entry.set_stamp(batch.stamp, term);
+            self.faces.expire(&mut entry)?;
+            replies.reserve(batch.commands.len());
+            for command in batch.commands {
+                replies.push(entry.run(|tx| self.faces.apply(tx, command))?);
+            }
+        }
+        self.end(store, entry, replies)
+    }
+
+    /// Applies an entry that changes who votes: stores the `configuration` (opaque here) and applies the
+    /// `command` that goes with it.
+    ///
+    /// # Errors
+    /// As [`Self::apply`].
+    pub fn apply_configuration(
+        &mut self,
+        store: &dyn Store,
+        index: Index,
+        term: Term,
+        configuration: Bytes,
+        command: Option<Command>,
+    ) -> Result<Outcome, StoreError> {
+        let mut entry = self.begin(store, index, term);
+        let reply = entry.run(|tx| {
+            tx.put(CONFIGURATION_KEY, configuration);
+            match command {
+                Some(command) => self.faces.apply(tx, command),
+                None => Ok(Reply::System(system::Reply::Done)),
+            }
+        })?;
+        self.end(store, entry, vec![reply])
+    }
+
+    fn begin<'a>(&self, store: &'a dyn Store, index: Index, term: Term) -> Entry<'a> {
+        assert_eq!(index, self.progress.index.next(), "entries are applied in order and once");
+        Entry::begin(store, Progress { index, term, ..self.progress })
+    }
+
+    fn end(
+        &mut self,
+        store: &dyn Store,
+        entry: Entry<'_>,
+        replies: Vec<Reply>,
+    ) -> Result<Outcome, StoreError> {
+        let compacted_before = self.progress.compacted;
+        let (progress, events) = entry.finish();
+        self.progress = progress;
+        if progress.compacted != compacted_before {
+            forget_compacted(store, &progress)?;
+        }
+        Ok(Outcome { replies, events })
+    }
+}
+
+/// Writes the state with which every founding replica begins, into an empty store.
+pub fn found(store: &dyn Store, configuration: Bytes, members: &[system::Member]) {
+    let (index, term) = (FOUNDING_INDEX, FOUNDING_TERM);
+    let mut entry =
+        Entry::begin(store, Progress { index, term, revision: Revision(1), ..Progress::default() });
+    let written = entry.run(|tx| {
+        tx.put(CONFIGURATION_KEY, configuration);
+        members.iter().for_each(|member| system::put_member(tx, member));
+        Ok(())
+    });
+    written.expect("nothing was read, so nothing failed");
+    end_founding(entry);
+}
+
+/// Makes a store that came from a snapshot the founding state of another cluster: `members` take the place of
+/// those that were there, all else stays. The same on every founder. Returns the progress it reached.
+///
+/// # Errors
+/// The store cannot be read.
+pub fn found_again(
+    store: &dyn Store,
+    configuration: Bytes,
+    members: &[system::Member],
+) -> Result<Progress, StoreError> {
+    let mut entry = Entry::begin(store, read_progress(store)?);
+    entry.run(|tx| {
+        tx.put(CONFIGURATION_KEY, configuration);
+        system::replace_members(tx, members)
+    })?;
+    Ok(end_founding(entry))
+}
+
+fn end_founding(entry: Entry<'_>) -> Progress {
+    let (progress, events) = entry.finish();
+    assert_eq!(events, [], "founding changes nothing that has a revision");
+    progress
+}
+
+/// The configuration recorded in a store, opaque here; `None` in an empty store.
+///
+/// # Errors
+/// The store cannot be read.
+pub fn read_configuration(store: &dyn Store) -> Result<Option<Bytes>, StoreError> {
+    store.get(CONFIGURATION_KEY, Sequence(u64::MAX - 1))
+}
+
+fn forget_compacted(store: &dyn Store, progress: &Progress) -> Result<(), StoreError> {
+    let view = View::new(store, progress.sequence);
+    if let Some((before, _)) = history::header(view, progress.compacted)? {
+        // The event of the compacted revision itself stays: it gives the sequence at which to read that
+        // revision.
+        store.forget(before, &history::event_key(Revision(0)), &history::event_key(progress.compacted));
+    }
+    Ok(())
+}

@@ -1,0 +1,249 @@
+//! What a route command does to the state.
+//!
+//! **Invariant: Nothing half.** A command is decoded as a whole before it writes anything, so a malformed one
+//! changes nothing.
+//!
+//! A node's death is judged by stamps. A heartbeat that extends a node's life changes only the node's own
+//! record; when the node's entry in the expiry index comes due, a new one is added at the node's present
+//! deadline.
+
+use super::command::{
+    Command, DeleteMany, DeleteObject, Heartbeat, ObjectKind, Operation, PutObject, unpack_keys, unpack_rules,
+};
+use super::record::{self, LastHeartbeat, Status};
+use super::reply::{Refusal, Reply, Response};
+use super::rule::{RuleKey, encode_record, group_in_body, group_of, revision_of};
+use super::table::Table;
+use crate::expiry::{Expiry, ExpiryIndex};
+use crate::store::{StoreError, View, prefix_end};
+use crate::tx::Tx;
+use crate::types::{Revision, Stamp};
+use bytes::Bytes;
+use prost::Message;
+use std::sync::Arc;
+
+type Done<T> = Result<Result<T, Refusal>, StoreError>;
+
+/// The route face's machine: the store holds its state; this holds what is derived from it.
+#[derive(Debug)]
+pub struct Machine {
+    table: Arc<Table>,
+    expiries: ExpiryIndex,
+}
+
+impl Machine {
+    /// The machine of a store that may hold state already, up to `revision`.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub fn open(view: View<'_>, revision: Revision) -> Result<Self, StoreError> {
+        let expiries = ExpiryIndex::open(view, record::EXPIRIES)?;
+        Ok(Self { table: Arc::new(Table::open(view, revision)?), expiries })
+    }
+
+    /// The newest rules.
+    pub fn table(&self) -> &Arc<Table> {
+        &self.table
+    }
+
+    /// When the next node may be found dead; never later than it dies.
+    pub fn next_deadline(&self) -> Option<Stamp> {
+        self.expiries.next_deadline()
+    }
+
+    /// Applies one command.
+    ///
+    /// # Errors
+    /// The store failed. What a client may not do is a refusal, not an error.
+    pub fn apply(&mut self, tx: &mut Tx<'_>, bytes: Bytes) -> Result<Reply, StoreError> {
+        let result = match Command::decode(bytes).map(|command| command.operation) {
+            Ok(Some(operation)) => self.perform(tx, operation)?,
+            Ok(None) | Err(_) => Err(Refusal::Malformed),
+        };
+        Ok(Reply { revision: tx.revision(), result })
+    }
+
+    fn perform(&mut self, tx: &mut Tx<'_>, operation: Operation) -> Done<Response> {
+        match operation {
+            Operation::Put(packed) => Ok(self.put(tx, packed)),
+            Operation::Delete(packed) => Ok(self.delete(tx, packed)),
+            Operation::DeleteMany(request) => self.delete_many(tx, &request),
+            Operation::PutObject(request) => Ok(put_object(tx, &request)),
+            Operation::DeleteObject(request) => delete_object(tx, &request),
+            Operation::Heartbeat(heartbeat) => self.heartbeat(tx, &heartbeat),
+        }
+    }
+
+    fn put(&self, tx: &mut Tx<'_>, packed: Bytes) -> Result<Response, Refusal> {
+        let rules = unpack_rules(packed).map_err(|_| Refusal::Malformed)?;
+        let revision = tx.next_revision().0;
+        let mut table = self.table.change();
+        let mut written = 0;
+        for (key, (key_bytes, body)) in rules {
+            if table.get(&key).is_some_and(|old| revision_of(old) == revision) {
+                // A key twice in one command, which adapters refuse: the first write stands.
+                continue;
+            }
+            let record = encode_record(revision, &body);
+            let group = group_in_body(&body).expect("checked when unpacked");
+            let store_key = record::rule_key(&key_bytes);
+            if let Some(old) = table.insert(key, group, record[..].into()) {
+                let old_group = group_of(&old).expect("checked when written");
+                if old_group != group {
+                    tx.change_also_known_as(record::group_key(old_group, &key_bytes), &store_key, None);
+                }
+            }
+            tx.change(store_key.clone(), Some(record.clone()));
+            tx.change_also_known_as(record::group_key(group, &key_bytes), &store_key, Some(record));
+            written += 1;
+        }
+        table.set_revision(tx.revision());
+        Ok(Response::Written(written))
+    }
+
+    fn delete(&self, tx: &mut Tx<'_>, packed: Bytes) -> Result<Response, Refusal> {
+        let keys = unpack_keys(packed).map_err(|_| Refusal::Malformed)?;
+        let count = self.remove(tx, keys.into_iter());
+        Ok(Response::Deleted { count, more: false })
+    }
+
+    fn remove(&self, tx: &mut Tx<'_>, keys: impl Iterator<Item = (RuleKey, Bytes)>) -> u64 {
+        let mut table = self.table.change();
+        let mut count = 0;
+        for (key, key_bytes) in keys {
+            let Some(old) = table.remove(&key) else { continue };
+            let group = group_of(&old).expect("checked when written");
+            let store_key = record::rule_key(&key_bytes);
+            tx.change(store_key.clone(), None);
+            tx.change_also_known_as(record::group_key(group, &key_bytes), &store_key, None);
+            count += 1;
+        }
+        table.set_revision(tx.revision());
+        count
+    }
+
+    fn delete_many(&self, tx: &mut Tx<'_>, request: &DeleteMany) -> Done<Response> {
+        let mut found = match &request.group {
+            Some(group) => self.old_members(group, request),
+            None => old_in_network(tx, request)?,
+        };
+        let more = found.len() > request.limit as usize;
+        found.truncate(request.limit as usize);
+        let keys = found.into_iter().map(|key| {
+            let mut bytes = Vec::new();
+            key.encode_into(&mut bytes);
+            (key, bytes.into())
+        });
+        let count = self.remove(tx, keys);
+        Ok(Ok(Response::Deleted { count, more }))
+    }
+
+    /// The rules to delete, and one more if there are more than the limit.
+    fn old_members(&self, group: &[u8], request: &DeleteMany) -> Vec<RuleKey> {
+        let table = self.table.look();
+        let old = table.members(group).filter(|(_, record)| revision_of(record) <= request.not_after);
+        old.map(|(key, _)| *key).take(request.limit as usize + 1).collect()
+    }
+
+    // Liveness of nodes.
+
+    fn heartbeat(&mut self, tx: &mut Tx<'_>, heartbeat: &Heartbeat) -> Done<Response> {
+        let name = &heartbeat.node[..];
+        if tx.get(&record::object_key(ObjectKind::Node, name))?.is_none() {
+            return Ok(Err(Refusal::UnknownNode));
+        }
+        let deadline = Stamp(tx.stamp().0.saturating_add(heartbeat.ttl_ms));
+        let last = LastHeartbeat { at: tx.stamp(), deadline, applied_revision: heartbeat.applied_revision };
+        let before = tx.get(&record::heartbeat_key(name))?.map(LastHeartbeat::decode).transpose()?;
+        tx.put(&record::heartbeat_key(name), last.encode());
+        let alive = is_alive(tx, name)?;
+        if !alive {
+            set_alive(tx, name, true);
+        }
+        // A live node has an entry in the expiry index that is no later than its deadline.
+        if !alive || before.is_none_or(|before| deadline < before.deadline) {
+            self.expiries.add(tx, deadline, name);
+        }
+        Ok(Ok(Response::Done))
+    }
+
+    /// The first nodes, at most `max`, whose deadline `stamp` may have reached. The caller must pass each to
+    /// [`Self::expire`], in this order, before anything else.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub(crate) fn due(
+        &mut self,
+        view: View<'_>,
+        stamp: Stamp,
+        max: usize,
+    ) -> Result<Vec<Expiry>, StoreError> {
+        self.expiries.take_due(view, stamp, max)
+    }
+
+    /// Declares a node dead, unless a heartbeat has moved its deadline.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub(crate) fn expire(&mut self, tx: &mut Tx<'_>, due: Expiry) -> Result<(), StoreError> {
+        let Expiry { deadline, subject: name } = due;
+        self.expiries.remove(tx, deadline, &name);
+        let last = tx.get(&record::heartbeat_key(&name))?.map(LastHeartbeat::decode).transpose()?;
+        match last {
+            Some(last) if last.deadline > tx.stamp() => self.expiries.add(tx, last.deadline, &name),
+            Some(_) if is_alive(tx, &name)? => set_alive(tx, &name, false),
+            // The node is dead already, or was deleted.
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// As [`Machine::old_members`], for a network.
+fn old_in_network(tx: &Tx<'_>, request: &DeleteMany) -> Result<Vec<RuleKey>, StoreError> {
+    let prefix = record::vni_prefix(request.vni);
+    let mut found = Vec::new();
+    for pair in tx.scan(&prefix, &prefix_end(&prefix)) {
+        let (store_key, value) = pair?;
+        if revision_of(&value) <= request.not_after {
+            found.push(RuleKey::decode(&store_key[record::RULES.len()..])?);
+        }
+        if found.len() > request.limit as usize {
+            break;
+        }
+    }
+    Ok(found)
+}
+
+fn is_alive(tx: &Tx<'_>, name: &[u8]) -> Result<bool, StoreError> {
+    let status = tx.get(&record::status_key(name))?.map(Status::decode).transpose()?;
+    Ok(status.is_some_and(|status| status.alive))
+}
+
+fn set_alive(tx: &mut Tx<'_>, name: &[u8], alive: bool) {
+    let status = Status { revision: tx.next_revision().0, alive, since: tx.stamp() };
+    tx.change(record::status_key(name), Some(status.encode()));
+}
+
+fn put_object(tx: &mut Tx<'_>, request: &PutObject) -> Result<Response, Refusal> {
+    let kind = ObjectKind::try_from(request.kind).map_err(|_| Refusal::Malformed)?;
+    let record = encode_record(tx.next_revision().0, &request.body);
+    tx.change(record::object_key(kind, &request.name), Some(record));
+    Ok(Response::Done)
+}
+
+fn delete_object(tx: &mut Tx<'_>, request: &DeleteObject) -> Done<Response> {
+    let Ok(kind) = ObjectKind::try_from(request.kind) else { return Ok(Err(Refusal::Malformed)) };
+    let store_key = record::object_key(kind, &request.name);
+    let exists = tx.get(&store_key)?.is_some();
+    if exists {
+        tx.change(store_key, None);
+    }
+    if exists && kind == ObjectKind::Node {
+        tx.delete(&record::heartbeat_key(&request.name));
+        if tx.get(&record::status_key(&request.name))?.is_some() {
+            tx.change(record::status_key(&request.name), None);
+        }
+    }
+    Ok(Ok(Response::Deleted { count: u64::from(exists), more: false }))
+}

@@ -1,0 +1,140 @@
+//! The route face's records in the store, but for a rule's own bytes (`rule.rs`). All keys begin with the
+//! face's byte `0x02`; integers in keys are big-endian.
+//!
+//! ```text
+//! 0x02 'r' rule key                    -> the rule's record
+//! 0x02 'g' u8 length, group, rule key  -> nothing: the name by which the rule's changes are watched
+//! 0x02 'o' u8 kind, name               -> an object: u64 revision, then its message
+//! 0x02 's' name                        -> a node's status: u64 revision, u8 alive, varint stamp
+//! 0x02 'h' name                        -> its last heartbeat: varints stamp, deadline, applied revision
+//! 0x02 'x' u64 deadline, name          -> nothing: look at the node at the deadline, see crate::expiry
+//! ```
+
+use super::command::ObjectKind;
+use super::rule::RuleKey;
+use crate::codec::{Malformed, Reader, put_varint};
+use crate::types::Stamp;
+use bytes::Bytes;
+
+/// The first byte of the face's store keys.
+pub(crate) const FACE: u8 = 2;
+
+pub(super) const RULES: [u8; 2] = [FACE, b'r'];
+pub(super) const GROUPS: [u8; 2] = [FACE, b'g'];
+pub(super) const OBJECTS: [u8; 2] = [FACE, b'o'];
+pub(super) const STATUSES: [u8; 2] = [FACE, b's'];
+/// The keyspace of the expiry index.
+pub(super) const EXPIRIES: [u8; 2] = [FACE, b'x'];
+
+/// The store key of the rule with this encoded key.
+pub(super) fn rule_key(rule_key: &[u8]) -> Bytes {
+    [&RULES, rule_key].concat().into()
+}
+
+/// The prefix of a network's rules.
+pub(super) fn vni_prefix(vni: u32) -> Vec<u8> {
+    [&RULES, &vni.to_be_bytes()[1..]].concat()
+}
+
+/// The prefix of the names by which a group's changes are watched.
+pub(super) fn group_prefix(group: &[u8]) -> Vec<u8> {
+    let length = u8::try_from(group.len()).expect("groups' lengths are checked where they enter");
+    [&GROUPS, [length].as_slice(), group].concat()
+}
+
+/// The name by which a rule's changes are watched in its group.
+pub(super) fn group_key(group_name: &[u8], rule_key: &[u8]) -> Bytes {
+    let length = u8::try_from(group_name.len()).expect("groups' lengths are checked where they enter");
+    [&GROUPS, [length].as_slice(), group_name, rule_key].concat().into()
+}
+
+/// The group and the rule key in the part of a store key after [`GROUPS`].
+pub(super) fn decode_group_key(rest: &[u8]) -> Result<(&[u8], RuleKey), Malformed> {
+    let malformed = Malformed { what: "rule's group key" };
+    let (&length, rest) = rest.split_first().ok_or(malformed.clone())?;
+    let (group, key) = rest.split_at_checked(length.into()).ok_or(malformed)?;
+    Ok((group, RuleKey::decode(key)?))
+}
+
+pub(super) fn object_key(kind: ObjectKind, name: &[u8]) -> Bytes {
+    [&OBJECTS, [kind as u8].as_slice(), name].concat().into()
+}
+
+pub(super) fn status_key(name: &[u8]) -> Bytes {
+    [&STATUSES, name].concat().into()
+}
+
+pub(super) fn heartbeat_key(name: &[u8]) -> Vec<u8> {
+    [&[FACE, b'h'], name].concat()
+}
+
+/// A node's last heartbeat.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct LastHeartbeat {
+    pub(super) at: Stamp,
+    pub(super) deadline: Stamp,
+    pub(super) applied_revision: u64,
+}
+
+impl LastHeartbeat {
+    pub(super) fn encode(self) -> Bytes {
+        let mut out = Vec::with_capacity(20);
+        [self.at.0, self.deadline.0, self.applied_revision]
+            .iter()
+            .for_each(|number| put_varint(&mut out, *number));
+        out.into()
+    }
+
+    pub(super) fn decode(bytes: Bytes) -> Result<Self, Malformed> {
+        let mut reader = Reader::new(bytes, "heartbeat record");
+        Ok(Self {
+            at: Stamp(reader.varint()?),
+            deadline: Stamp(reader.varint()?),
+            applied_revision: reader.varint()?,
+        })
+    }
+}
+
+/// Whether a node is alive, and since when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Status {
+    pub(super) revision: u64,
+    pub(super) alive: bool,
+    pub(super) since: Stamp,
+}
+
+impl Status {
+    pub(super) fn encode(self) -> Bytes {
+        let mut out = Vec::with_capacity(16);
+        out.extend_from_slice(&self.revision.to_be_bytes());
+        out.push(u8::from(self.alive));
+        put_varint(&mut out, self.since.0);
+        out.into()
+    }
+
+    pub(super) fn decode(bytes: Bytes) -> Result<Self, Malformed> {
+        let mut reader = Reader::new(bytes, "node status record");
+        Ok(Self { revision: reader.u64()?, alive: reader.byte()? == 1, since: Stamp(reader.varint()?) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layouts_are_pinned() {
+        assert_eq!(&rule_key(b"key")[..], b"\x02rkey");
+        assert_eq!(vni_prefix(0x0102), b"\x02r\0\x01\x02");
+        assert_eq!(&group_key(b"grp", b"key")[..], b"\x02g\x03grpkey");
+        assert_eq!(&object_key(ObjectKind::Vpc, b"name")[..], b"\x02o\x01name");
+        let expiry_key = crate::expiry::encode_key(EXPIRIES, Stamp(1), b"n");
+        assert_eq!(expiry_key, b"\x02x\0\0\0\0\0\0\0\x01n");
+        let beat = LastHeartbeat { at: Stamp(1), deadline: Stamp(300), applied_revision: 9 };
+        assert_eq!(&beat.encode()[..], b"\x01\xac\x02\x09");
+        assert_eq!(LastHeartbeat::decode(beat.encode()), Ok(beat));
+        let status = Status { revision: 2, alive: true, since: Stamp(3) };
+        assert_eq!(&status.encode()[..], b"\0\0\0\0\0\0\0\x02\x01\x03");
+        assert_eq!(Status::decode(status.encode()), Ok(status));
+    }
+}

@@ -1,0 +1,91 @@
+//! What the route face answers.
+
+use super::command::ObjectKind;
+use super::rule::{Rule, RuleKey};
+use crate::types::{Revision, Stamp};
+use bytes::Bytes;
+
+/// The answer to a route command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// The newest revision after the command.
+    pub revision: Revision,
+    /// The response, or a refusal on which all replicas agree.
+    pub result: Result<Response, Refusal>,
+}
+
+/// The response to one operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Response {
+    /// How many rules were written.
+    Written(u64),
+    /// Rules or objects were deleted.
+    Deleted {
+        /// How many.
+        count: u64,
+        /// The limit was reached: there are more to delete.
+        more: bool,
+    },
+    /// Done.
+    Done,
+}
+
+/// Why a route command was refused. Nothing was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// A heartbeat of a node that nobody has put.
+    #[error("no such node: put it before its first heartbeat")]
+    UnknownNode,
+    /// The bytes are not a command of this version.
+    #[error("malformed command")]
+    Malformed,
+}
+
+/// An object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Object {
+    /// Its kind.
+    pub kind: ObjectKind,
+    /// Its name.
+    pub name: Bytes,
+    /// Revision of its last write.
+    pub revision: u64,
+    /// Its message, opaque here.
+    pub body: Bytes,
+}
+
+/// A node's liveness.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// Its name.
+    pub name: Bytes,
+    /// Whether its last heartbeat still counts.
+    pub alive: bool,
+    /// Since when.
+    pub since: Stamp,
+    /// Its last heartbeat, if it ever sent one.
+    pub last_heartbeat: Option<Stamp>,
+    /// The newest revision that it reported as applied.
+    pub applied_revision: u64,
+}
+
+/// What a change in the store means to watchers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Changed {
+    /// A rule was written.
+    Put(Rule),
+    /// A rule was deleted, or left the named group.
+    Deleted {
+        /// Its key.
+        key: RuleKey,
+        /// The group that it was in, if this is a change of a group.
+        group: Option<Bytes>,
+    },
+    /// An object was written.
+    PutObject(Object),
+    /// An object was deleted.
+    DeletedObject(ObjectKind, Bytes),
+    /// A node came alive or died, and when; `None` if it was deleted.
+    Status(Bytes, Option<(bool, Stamp)>),
+}

@@ -1,0 +1,368 @@
+//! What a table command does. Reading order: [`Machine::apply`], then one section per operation.
+//!
+//! **Invariant: Ready first.** A version becomes active only after every voting member has reported that it
+//! has the files (a majority of them, if the caller asks for no more), and is kept as long as the active
+//! version or one to roll back to needs it.
+//!
+//! Streamed changes count by their revision: a version hides those up to the revision that it folds. So
+//! rolling back shows them again; they are deleted once no kept version shows them.
+
+use super::command::{Activate, Command, Drop, Failed, Operation, Publish, Ready, Rollback, Shape, Write};
+use super::live::{Live, TableState};
+use super::record::{self, Failure, Table, Version};
+use super::reply::{Refusal, Reply};
+use crate::store::{StoreError, View};
+use crate::system;
+use crate::tx::Tx;
+use bytes::Bytes;
+use prost::Message;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Versions kept besides the active one, by default.
+pub const VERSIONS_KEPT: u32 = 2;
+/// Maximum bytes of a failure's reason; the rest is cut off.
+const REASON_MAX: usize = 1000;
+/// Maximum folded changes deleted by one command; the rest go with the next.
+const FORGOTTEN_MAX: usize = 10_000;
+
+/// The table face's machine: the store holds its state; this holds what is derived from it.
+#[derive(Debug)]
+pub struct Machine {
+    live: Arc<Live>,
+}
+
+impl Machine {
+    /// The machine of a store that may hold state already.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub fn open(view: View<'_>) -> Result<Self, StoreError> {
+        Ok(Self { live: Arc::new(Live::open(view)?) })
+    }
+
+    /// The tables as lookups see them.
+    pub fn live(&self) -> &Arc<Live> {
+        &self.live
+    }
+
+    /// Applies one command.
+    ///
+    /// # Errors
+    /// The store failed. What a client may not do is a refusal, not an error.
+    pub fn apply(&mut self, tx: &mut Tx<'_>, bytes: Bytes) -> Result<Reply, StoreError> {
+        let result = match Command::decode(bytes).map(|command| command.operation) {
+            Ok(Some(operation)) => self.perform(tx, operation)?,
+            Ok(None) | Err(_) => Err(Refusal::Malformed),
+        };
+        Ok(Reply { revision: tx.revision(), result })
+    }
+
+    fn perform(&self, tx: &mut Tx<'_>, operation: Operation) -> Result<Result<u64, Refusal>, StoreError> {
+        let mut tables = self.live.change();
+        if let Operation::Publish(publish) = operation {
+            let new = !tables.contains_key(&publish.name);
+            let state = tables.entry(publish.name.clone()).or_default();
+            let (name, result) = (publish.name.clone(), publish_version(tx, state, publish));
+            if new && result.is_err() {
+                tables.remove(&name);
+            }
+            self.live.changed();
+            return Ok(result);
+        }
+        let name = name_of(&operation).to_string();
+        let Some(state) = tables.get_mut(&name) else { return Ok(Err(Refusal::NoTable(name))) };
+        let result = match operation {
+            Operation::Write(write) => return Ok(write_changes(tx, state, &write)),
+            Operation::Publish(_) => unreachable!("handled above"),
+            Operation::Ready(ready) => mark_ready(tx, state, &ready),
+            Operation::Failed(failed) => mark_failed(tx, state, failed),
+            Operation::Activate(activate) => activate_version(tx, state, &activate)?,
+            Operation::Rollback(rollback) => roll_back(tx, state, &rollback)?,
+            Operation::Drop(drop) if drop.version == 0 => {
+                drop_table(tx, state, &name);
+                tables.remove(&name);
+                Ok(0)
+            }
+            Operation::Drop(drop) => drop_version(tx, state, &drop),
+        };
+        self.live.changed();
+        Ok(result)
+    }
+}
+
+fn name_of(operation: &Operation) -> &str {
+    match operation {
+        Operation::Publish(Publish { name, .. })
+        | Operation::Ready(Ready { name, .. })
+        | Operation::Failed(Failed { name, .. })
+        | Operation::Activate(Activate { name, .. })
+        | Operation::Rollback(Rollback { name })
+        | Operation::Drop(Drop { name, .. })
+        | Operation::Write(Write { name, .. }) => name,
+    }
+}
+
+// Versions.
+
+fn publish_version(tx: &mut Tx<'_>, state: &mut TableState, publish: Publish) -> Result<u64, Refusal> {
+    let Publish { name, id, over, location, manifest, shape, folds, new_shape, keep } = publish;
+    let Some(shape) = shape.filter(|_| !name.is_empty() && !name.contains('\0')) else {
+        return Err(Refusal::Malformed);
+    };
+    let below = if over.is_empty() {
+        None
+    } else {
+        let newest = state.versions.values().rev().find(|version| version.id == over);
+        Some(newest.ok_or(Refusal::WrongBase { name: name.clone(), over })?)
+    };
+    // A patch must have its base's shape, a base the active version's.
+    let like = below.or_else(|| state.versions.get(&state.table.active).filter(|_| !new_shape));
+    if let Some(expected) = like.and_then(|version| version.shape.as_ref())
+        && expected != &shape
+    {
+        return Err(Refusal::WrongShape { name, expected: describe(expected), found: describe(&shape) });
+    }
+    let number = state.table.newest + 1;
+    // It must hide all that its base hides, or the active version: else those changes would reappear.
+    let at_least = below.map_or(state.folded().0, |below| below.folds);
+    let folds = folds.min(tx.revision().0).max(at_least);
+    let version = Version {
+        number,
+        id,
+        below: below.map_or(0, |below| below.number),
+        location,
+        manifest,
+        shape: Some(shape),
+        folds,
+        ready: Vec::new(),
+        failed: Vec::new(),
+    };
+    state.table.newest = number;
+    if keep > 0 || state.table.keep == 0 {
+        state.table.keep = if keep == 0 { VERSIONS_KEPT } else { keep };
+    }
+    put_table(tx, state, &name);
+    put_version(tx, state, &name, version, true);
+    Ok(number)
+}
+
+fn describe(shape: &Shape) -> String {
+    let width = match shape.width_plus_1 {
+        0 => "any width".into(),
+        width => format!("{} bytes", width - 1),
+    };
+    format!("{} shards, values of {width}, {}", shape.shards, shape.codec)
+}
+
+fn mark_ready(tx: &mut Tx<'_>, state: &mut TableState, ready: &Ready) -> Result<u64, Refusal> {
+    let mut version = find(state, &ready.name, ready.version)?;
+    version.failed.retain(|failure| failure.member != ready.member);
+    if let Err(place) = version.ready.binary_search(&ready.member) {
+        version.ready.insert(place, ready.member);
+    }
+    put_version(tx, state, &ready.name, version, false);
+    Ok(ready.version)
+}
+
+fn mark_failed(tx: &mut Tx<'_>, state: &mut TableState, failed: Failed) -> Result<u64, Refusal> {
+    let Failed { name, version: number, member, mut reason, transient } = failed;
+    let mut version = find(state, &name, number)?;
+    while reason.len() > REASON_MAX {
+        reason.pop();
+    }
+    version.ready.retain(|ready| *ready != member);
+    version.failed.retain(|failure| failure.member != member);
+    version.failed.push(Failure { member, reason, transient });
+    version.failed.sort_unstable_by_key(|failure| failure.member);
+    put_version(tx, state, &name, version, false);
+    Ok(number)
+}
+
+fn activate_version(
+    tx: &mut Tx<'_>,
+    state: &mut TableState,
+    activate: &Activate,
+) -> Result<Result<u64, Refusal>, StoreError> {
+    let name = &activate.name;
+    let mut version = match find(state, name, activate.version) {
+        Ok(version) => version,
+        Err(refusal) => return Ok(Err(refusal)),
+    };
+    if let Some(refusal) = not_ready(tx.view(), activate, &version)? {
+        return Ok(Err(refusal));
+    }
+    let before = state.table.active;
+    if before != activate.version {
+        state.table.previous.retain(|previous| *previous != activate.version);
+        if before != 0 {
+            state.table.previous.push(before);
+        }
+        state.table.active = activate.version;
+        if state.versions.get(&before).is_some_and(|before| before.shape != version.shape) {
+            // Changes of another shape cannot apply to it.
+            version.folds = tx.next_revision().0;
+            put_version(tx, state, name, version, true);
+        }
+        settle(tx, state, name);
+    }
+    Ok(Ok(activate.version))
+}
+
+/// Why the version may not become active yet: all voting members must have the files, or a majority if that
+/// is enough.
+fn not_ready(view: View<'_>, activate: &Activate, version: &Version) -> Result<Option<Refusal>, StoreError> {
+    let voters: Vec<_> = system::members(view)?.into_iter().filter(|member| !member.learner).collect();
+    let missing: Vec<_> = voters.iter().filter(|voter| !version.ready.contains(&voter.id)).collect();
+    let majority = 2 * (voters.len() - missing.len()) > voters.len();
+    if missing.is_empty() || (activate.without_waiting && majority) {
+        return Ok(None);
+    }
+    let described: Vec<String> = missing
+        .iter()
+        .map(|member| {
+            let said = version.failed.iter().find(|failure| failure.member == member.id);
+            let said = said.map_or("still fetching, or away", |failure| &failure.reason);
+            format!("{} ({said})", member.label())
+        })
+        .collect();
+    Ok(Some(Refusal::NotReady {
+        name: activate.name.clone(),
+        version: activate.version,
+        missing: described.join(", "),
+        advice: if majority {
+            "wait for them, or activate --without-waiting: until they have it, those answer UNAVAILABLE"
+        } else {
+            "a majority must have it"
+        },
+    }))
+}
+
+fn roll_back(
+    tx: &mut Tx<'_>,
+    state: &mut TableState,
+    rollback: &Rollback,
+) -> Result<Result<u64, Refusal>, StoreError> {
+    let Some(previous) = state.table.previous.pop() else {
+        return Ok(Err(Refusal::NoPrevious(rollback.name.clone())));
+    };
+    state.table.active = previous;
+    put_table(tx, state, &rollback.name);
+    Ok(Ok(previous))
+}
+
+fn drop_version(tx: &mut Tx<'_>, state: &mut TableState, drop: &Drop) -> Result<u64, Refusal> {
+    find(state, &drop.name, drop.version)?;
+    let in_use = |user| Refusal::InUse { name: drop.name.clone(), version: drop.version, user };
+    if state.table.active == drop.version {
+        return Err(in_use(drop.version));
+    }
+    if let Some(above) = state.versions.values().find(|version| version.below == drop.version) {
+        return Err(in_use(above.number));
+    }
+    state.table.previous.retain(|previous| *previous != drop.version);
+    remove_version(tx, state, &drop.name, drop.version);
+    put_table(tx, state, &drop.name);
+    Ok(drop.version)
+}
+
+fn drop_table(tx: &mut Tx<'_>, state: &mut TableState, name: &str) {
+    for number in state.versions.keys().copied().collect::<Vec<_>>() {
+        remove_version(tx, state, name, number);
+    }
+    for (key, _) in state.changed_keys() {
+        tx.delete(&record::change_key(name, key));
+    }
+    tx.change(record::table_key(name).into(), None);
+}
+
+/// After another version has become active, deletes versions beyond those kept, and changes that no kept
+/// version shows.
+fn settle(tx: &mut Tx<'_>, state: &mut TableState, name: &str) {
+    let keep = state.table.keep as usize;
+    let excess = state.table.previous.len().saturating_sub(keep);
+    state.table.previous.drain(..excess);
+    // In use: the active version, those kept before it, newer ones not active yet, and the bases of all of
+    // these.
+    let active = state.table.active;
+    let roots = state.table.previous.iter().copied().chain([active]);
+    let newer = state.versions.keys().copied().filter(|number| *number > active);
+    let mut used = BTreeSet::new();
+    for root in roots.chain(newer).collect::<Vec<_>>() {
+        let mut number = root;
+        while number != 0 && used.insert(number) {
+            number = state.versions.get(&number).map_or(0, |version| version.below);
+        }
+    }
+    for number in state.versions.keys().copied().filter(|number| !used.contains(number)).collect::<Vec<_>>() {
+        remove_version(tx, state, name, number);
+    }
+    let shown_from = state.versions.values().map(|version| version.folds).min().unwrap_or(0);
+    let forgotten: Vec<u64> = state
+        .changed_keys()
+        .into_iter()
+        .filter(|(_, revision)| revision.0 <= shown_from)
+        .map(|(key, _)| key)
+        .take(FORGOTTEN_MAX)
+        .collect();
+    for key in &forgotten {
+        tx.delete(&record::change_key(name, *key));
+    }
+    state.forget(&forgotten);
+    put_table(tx, state, name);
+}
+
+fn find(state: &TableState, name: &str, number: u64) -> Result<Version, Refusal> {
+    let kept = || state.versions.keys().copied().collect();
+    let version = state.versions.get(&number).map(|version| (**version).clone());
+    version.ok_or_else(|| Refusal::NoVersion { name: name.into(), version: number, kept: kept() })
+}
+
+fn put_table(tx: &mut Tx<'_>, state: &TableState, name: &str) {
+    let record = Table::encode_to_vec(&state.table).into();
+    tx.change(record::table_key(name).into(), Some(record));
+}
+
+/// Writes a version; unless it is `visible`, without history and watchers.
+fn put_version(tx: &mut Tx<'_>, state: &mut TableState, name: &str, version: Version, visible: bool) {
+    let (key, record) = (record::version_key(name, version.number), version.encode_to_vec().into());
+    if visible {
+        tx.change(key.into(), Some(record));
+    } else {
+        tx.put(&key, record);
+    }
+    state.versions.insert(version.number, Arc::new(version));
+}
+
+fn remove_version(tx: &mut Tx<'_>, state: &mut TableState, name: &str, number: u64) {
+    tx.change(record::version_key(name, number).into(), None);
+    state.versions.remove(&number);
+}
+
+// Changes.
+
+fn write_changes(tx: &mut Tx<'_>, state: &mut TableState, write: &Write) -> Result<u64, Refusal> {
+    let active = state.table.active;
+    let version = find(state, &write.name, active)?;
+    let width = version.shape.map_or(0, |shape| shape.width_plus_1);
+    let wrong = write.upserts.iter().find(|upsert| width != 0 && upsert.value.len() != width as usize - 1);
+    if let Some(upsert) = wrong {
+        return Err(Refusal::Width {
+            name: write.name.clone(),
+            key: upsert.key,
+            expected: width - 1,
+            found: upsert.value.len(),
+        });
+    }
+    let revision = tx.next_revision();
+    // Deletes come first: a key in both lists gets its value.
+    let deletes = write.deletes.iter().map(|key| (*key, None));
+    let upserts = write.upserts.iter().map(|upsert| (upsert.key, Some(&upsert.value[..])));
+    let mut last = BTreeMap::new();
+    last.extend(deletes.chain(upserts));
+    for (key, value) in last {
+        tx.change(record::change_key(&write.name, key).into(), Some(record::encode_change(revision, value)));
+        state.set(key, revision, value);
+    }
+    Ok(active)
+}

@@ -1,0 +1,24 @@
+//! The table face: which version of a lookup table is active, and the changes over it. The files themselves
+//! are not here: the log carries only their manifest, so that all replicas switch at one index.
+//!
+//! `command.rs` and `reply.rs` are what clients ask and are answered, `machine.rs` is what a command does,
+//! `live.rs` what lookups see, `query.rs` what is exported, `record.rs` the bytes in the store.
+
+mod command;
+mod live;
+mod machine;
+mod query;
+mod record;
+mod reply;
+#[cfg(any(test, feature = "testing"))]
+pub(crate) mod script;
+
+pub use command::{
+    Activate, Command, Drop, Failed, Operation, Publish, Ready, Rollback, Shape, Upsert, Write,
+};
+pub use live::{Live, Look, TableState};
+pub use machine::{Machine, VERSIONS_KEPT};
+pub use query::{active, changes};
+pub(crate) use record::FACE;
+pub use record::{Failure, Table, Version};
+pub use reply::{Refusal, Reply};

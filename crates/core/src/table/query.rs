@@ -1,0 +1,44 @@
+//! The changes over a table's active version, as of a state of the store: to be exported and folded into
+//! files.
+//!
+//! **Invariant: Whole exports.** The changes are exactly those that lookups at this state see over the files,
+//! so a version built from the files and these changes folds all changes up to the state's revision.
+//!
+//! What is deliberately absent: the memory that lookups read ([`super::Live`]). Reading it for long would
+//! block the apply thread.
+
+use super::record::{self, Table, Version};
+use crate::store::{Order, StoreError, View};
+use bytes::Bytes;
+use prost::Message;
+
+/// The active version; `None` if there is no such table or no version is active.
+///
+/// # Errors
+/// The store cannot be read.
+pub fn active(view: View<'_>, name: &str) -> Result<Option<Version>, StoreError> {
+    let malformed = |error| StoreError::new("decode a table's record", error);
+    let Some(table) = view.get(&record::table_key(name))? else { return Ok(None) };
+    let table = Table::decode(table).map_err(malformed)?;
+    let version = view.get(&record::version_key(name, table.active))?;
+    version.map(Version::decode).transpose().map_err(malformed)
+}
+
+/// The changed keys over `version`, which is the active one, in order; without a value if they were deleted.
+pub fn changes<'a>(
+    view: View<'a>,
+    name: &str,
+    version: &Version,
+) -> impl Iterator<Item = Result<(u64, Option<Bytes>), StoreError>> + 'a {
+    let folds = version.folds;
+    let width = version.shape.as_ref().and_then(|shape| (shape.width_plus_1 as usize).checked_sub(1));
+    view.scan_prefix(&record::changes_prefix(name), Order::Ascending).filter_map(move |pair| {
+        let change = pair.and_then(|(key, value)| {
+            let (_, key) = record::decode_numbered_key(&key)?;
+            let (revision, value) = record::decode_change(value)?;
+            let fits = value.as_ref().is_none_or(|value| width.is_none_or(|width| value.len() == width));
+            Ok((fits && revision.0 > folds).then_some((key, value)))
+        });
+        change.transpose()
+    })
+}

@@ -1,0 +1,134 @@
+//! The table face's records in the store. All keys begin with the face's byte `0x04`; integers in keys are
+//! big-endian.
+//!
+//! ```text
+//! 0x04 't' name                  -> a table
+//! 0x04 'v' name, 0, u64 version  -> a version
+//! 0x04 'u' name, 0, u64 key      -> a change: varint revision, then 0 if deleted, or 1 and the value
+//! ```
+//!
+//! Names have no zero byte. Tables and versions are Protocol Buffers messages.
+
+use super::command::Shape;
+use crate::codec::{self, Malformed, Reader};
+use crate::types::Revision;
+use bytes::Bytes;
+use prost::Message;
+
+/// The first byte of the face's store keys.
+pub(crate) const FACE: u8 = 4;
+/// The prefix of all tables.
+pub(super) const TABLES: &[u8] = &[FACE, b't'];
+/// The prefix of all versions.
+pub(super) const VERSIONS: &[u8] = &[FACE, b'v'];
+/// The prefix of all changes.
+pub(super) const CHANGES: &[u8] = &[FACE, b'u'];
+
+/// A table.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct Table {
+    /// The version that serves lookups; 0 for none yet.
+    #[prost(uint64, tag = "1")]
+    pub active: u64,
+    /// The number of the newest version.
+    #[prost(uint64, tag = "2")]
+    pub newest: u64,
+    /// Versions that were active before, the last one last.
+    #[prost(uint64, repeated, tag = "3")]
+    pub previous: Vec<u64>,
+    /// Versions kept besides the active one.
+    #[prost(uint32, tag = "4")]
+    pub keep: u32,
+}
+
+/// A version.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct Version {
+    /// Its number, from 1.
+    #[prost(uint64, tag = "1")]
+    pub number: u64,
+    /// Digest of the content.
+    #[prost(string, tag = "2")]
+    pub id: String,
+    /// The version that this patch applies to; 0 for a base.
+    #[prost(uint64, tag = "3")]
+    pub below: u64,
+    /// Where the files are.
+    #[prost(string, tag = "4")]
+    pub location: String,
+    /// The manifest.
+    #[prost(bytes = "bytes", tag = "5")]
+    pub manifest: Bytes,
+    /// The shape of its values.
+    #[prost(message, optional, tag = "6")]
+    pub shape: Option<Shape>,
+    /// Streamed changes up to this revision are in the files.
+    #[prost(uint64, tag = "7")]
+    pub folds: u64,
+    /// The members that have the files, by id.
+    #[prost(fixed64, repeated, tag = "8")]
+    pub ready: Vec<u64>,
+    /// The members that could not get them, by id.
+    #[prost(message, repeated, tag = "9")]
+    pub failed: Vec<Failure>,
+}
+
+/// Why a member is not ready.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct Failure {
+    /// The member's id.
+    #[prost(fixed64, tag = "1")]
+    pub member: u64,
+    /// The reason it reported.
+    #[prost(string, tag = "2")]
+    pub reason: String,
+    /// It expects a retry to help.
+    #[prost(bool, tag = "3")]
+    pub transient: bool,
+}
+
+pub(super) fn table_key(name: &str) -> Vec<u8> {
+    [TABLES, name.as_bytes()].concat()
+}
+
+fn versions_prefix(name: &str) -> Vec<u8> {
+    [VERSIONS, name.as_bytes(), b"\0"].concat()
+}
+
+pub(super) fn version_key(name: &str, number: u64) -> Vec<u8> {
+    [&versions_prefix(name)[..], &number.to_be_bytes()].concat()
+}
+
+/// The prefix of a table's changes.
+pub(super) fn changes_prefix(name: &str) -> Vec<u8> {
+    [CHANGES, name.as_bytes(), b"\0"].concat()
+}
+
+pub(super) fn change_key(name: &str, key: u64) -> Vec<u8> {
+    [&changes_prefix(name)[..], &key.to_be_bytes()].concat()
+}
+
+/// The name and the number in the key of a version or a change.
+pub(super) fn decode_numbered_key(store_key: &[u8]) -> Result<(&str, u64), Malformed> {
+    let malformed = Malformed { what: "table key" };
+    let rest = store_key.get(2..).ok_or(malformed.clone())?;
+    let (name, number) = rest.split_at_checked(rest.len().wrapping_sub(9)).ok_or(malformed.clone())?;
+    let name = std::str::from_utf8(name).map_err(|_| malformed.clone())?;
+    let number = number.get(1..).and_then(|bytes| bytes.try_into().ok()).ok_or(malformed)?;
+    Ok((name, u64::from_be_bytes(number)))
+}
+
+pub(super) fn encode_change(revision: Revision, value: Option<&[u8]>) -> Bytes {
+    let mut out = Vec::with_capacity(11 + value.map_or(0, <[u8]>::len));
+    codec::put_varint(&mut out, revision.0);
+    out.push(u8::from(value.is_some()));
+    out.extend_from_slice(value.unwrap_or_default());
+    out.into()
+}
+
+pub(super) fn decode_change(record: Bytes) -> Result<(Revision, Option<Bytes>), Malformed> {
+    let mut reader = Reader::new(record, "table change");
+    let revision = Revision(reader.varint()?);
+    let live = reader.byte()?;
+    Ok((revision, (live == 1).then(|| reader.rest())))
+}

@@ -1,0 +1,93 @@
+//! What the table face answers.
+
+use crate::types::Revision;
+
+/// The answer to a table command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// The newest revision after the command.
+    pub revision: Revision,
+    /// The command's version (0 for a whole table), or a refusal on which all replicas agree.
+    pub result: Result<u64, Refusal>,
+}
+
+/// Why a table command was refused. Nothing was changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// The bytes are not a command of this version.
+    #[error("malformed table command")]
+    Malformed,
+    /// No such table.
+    #[error("there is no table {0:?}")]
+    NoTable(String),
+    /// No such version.
+    #[error("table {name:?} has no version {version}; it has {kept:?}")]
+    NoVersion {
+        /// The table.
+        name: String,
+        /// The version asked for.
+        version: u64,
+        /// The versions that exist.
+        kept: Vec<u64>,
+    },
+    /// A patch over an unknown version.
+    #[error("the patch was built over {over}, which is no version of table {name:?}: publish that first")]
+    WrongBase {
+        /// The table.
+        name: String,
+        /// The id of the unknown version.
+        over: String,
+    },
+    /// Another schema or shard count.
+    #[error(
+        "table {name:?} has {expected}, this has {found}: build it alike, or publish a base with a new shape"
+    )]
+    WrongShape {
+        /// The table.
+        name: String,
+        /// The table's shape.
+        expected: String,
+        /// The manifest's shape.
+        found: String,
+    },
+    /// Some replicas do not have the files.
+    #[error(
+        "version {version} of table {name:?} is not ready on every replica; missing: {missing}; {advice}"
+    )]
+    NotReady {
+        /// The table.
+        name: String,
+        /// The version.
+        version: u64,
+        /// Which replicas, with their reasons.
+        missing: String,
+        /// What to do.
+        advice: &'static str,
+    },
+    /// There is no earlier version.
+    #[error("table {0:?} has no earlier version to go back to")]
+    NoPrevious(String),
+    /// The version is active, or another needs it.
+    #[error("version {version} of table {name:?} is in use by version {user}")]
+    InUse {
+        /// The table.
+        name: String,
+        /// The version.
+        version: u64,
+        /// The version that needs it.
+        user: u64,
+    },
+    /// A value of another width.
+    #[error("the value of key {key} has {found} bytes, table {name:?} has {expected}")]
+    Width {
+        /// The table.
+        name: String,
+        /// The value's key.
+        key: u64,
+        /// The table's width, bytes.
+        expected: u32,
+        /// The value's width, bytes.
+        found: usize,
+    },
+}

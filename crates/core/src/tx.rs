@@ -1,0 +1,161 @@
+//! One command's transaction: it reads its own writes, takes at most one revision, and notes what changed.
+
+use crate::history::{self, Change, Event, Recorder, Unavailable};
+use crate::store::{Order, Scan, Store, StoreError, View};
+use crate::types::{Progress, Revision, Sequence, Stamp};
+use bytes::Bytes;
+
+/// The state as one command sees and changes it.
+///
+/// Two kinds of writes: [`Tx::put`] and [`Tx::delete`] for bookkeeping that nobody watches, and
+/// [`Tx::change`] for what has a revision, a history and watchers.
+pub struct Tx<'a> {
+    store: &'a dyn Store,
+    recorder: &'a mut Recorder,
+    /// The progress before this command, which may have moved `compacted`.
+    progress: Progress,
+    sequence: Sequence,
+    changes: Vec<Change>,
+    /// The indexes in `changes` of what was written, not deleted.
+    written: Vec<usize>,
+    /// The changes under another name: index in `changes`, and the store key that holds the value.
+    aliases: Vec<(usize, Bytes)>,
+}
+
+impl<'a> Tx<'a> {
+    /// The transaction of the command after `progress`; `recorder` takes its event.
+    pub(crate) fn begin(store: &'a dyn Store, progress: &Progress, recorder: &'a mut Recorder) -> Self {
+        Self {
+            store,
+            recorder,
+            progress: *progress,
+            sequence: progress.sequence.next(),
+            changes: Vec::new(),
+            written: Vec::new(),
+            aliases: Vec::new(),
+        }
+    }
+
+    /// The batch's stamp. **Invariant: Time is data.** There is no other clock.
+    pub fn stamp(&self) -> Stamp {
+        self.progress.stamp
+    }
+
+    /// This command's position in the order of all commands.
+    pub fn sequence(&self) -> Sequence {
+        self.sequence
+    }
+
+    /// The newest revision: this command's own, once it has changed something.
+    pub fn revision(&self) -> Revision {
+        if self.changes.is_empty() { self.progress.revision } else { self.next_revision() }
+    }
+
+    /// The revision of this command's changes.
+    pub fn next_revision(&self) -> Revision {
+        self.progress.revision.next()
+    }
+
+    /// Revisions below this one are forgotten.
+    pub fn compacted(&self) -> Revision {
+        self.progress.compacted
+    }
+
+    /// The stamp of the present leader's first batch.
+    pub fn term_began(&self) -> Stamp {
+        self.progress.term_began
+    }
+
+    /// The progress, including this command.
+    pub fn progress(&self) -> Progress {
+        Progress { sequence: self.sequence, revision: self.revision(), ..self.progress }
+    }
+
+    /// The state, including this command's own writes.
+    pub fn view(&self) -> View<'a> {
+        View::new(self.store, self.sequence)
+    }
+
+    /// The sequence that shows the state as of `revision`, which may belong to the same log entry.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub fn sequence_at(&self, revision: Revision) -> Result<Result<Sequence, Unavailable>, StoreError> {
+        match self.recorder.sequence_of(revision) {
+            Some(sequence) if revision >= self.compacted() => Ok(Ok(sequence)),
+            _ => history::sequence_at(self.view(), &self.progress(), revision),
+        }
+    }
+
+    /// The value of `key`.
+    pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
+        self.view().get(key)
+    }
+
+    /// All keys in `from..to`, ascending; an empty `to` means "to the end".
+    pub fn scan(&self, from: &[u8], to: &[u8]) -> Scan<'a> {
+        self.view().scan(from, to, Order::Ascending)
+    }
+
+    /// Writes bookkeeping.
+    pub fn put(&mut self, key: &[u8], value: Bytes) {
+        self.store.put(key, value, self.sequence);
+    }
+
+    /// Deletes bookkeeping.
+    pub fn delete(&mut self, key: &[u8]) {
+        self.store.delete(key, self.sequence);
+    }
+
+    /// Writes (`Some`) or deletes (`None`) a record that has a history and watchers, at
+    /// [`Self::next_revision`].
+    ///
+    /// A key written and then deleted (as nested transactions may do) counts as deleted, since an event names
+    /// a key once. Callers must not write a key that this command has written or deleted.
+    pub fn change(&mut self, key: Bytes, value: Option<Bytes>) {
+        match &value {
+            Some(value) => self.store.put(&key, value.clone(), self.sequence),
+            None => self.store.delete(&key, self.sequence),
+        }
+        if value.is_some() {
+            self.written.push(self.changes.len());
+        } else if let Some(place) = self.written.iter().position(|place| self.changes[*place].key == key) {
+            let place = self.written.swap_remove(place);
+            self.changes[place].value = None;
+            return;
+        }
+        self.changes.push(Change { key, value });
+    }
+
+    /// **Invariant: Names of a change.** Adds a second `name` to a change, by which it can be watched too.
+    /// The record itself is at `key`, where this command writes it; nothing is stored under the name.
+    pub fn change_also_known_as(&mut self, name: Bytes, key: &Bytes, value: Option<Bytes>) {
+        if value.is_some() {
+            self.aliases.push((self.changes.len(), key.clone()));
+        }
+        self.changes.push(Change { key: name, value });
+    }
+
+    /// Ends the command: records its event, if anything changed, and moves `progress` past it.
+    pub(crate) fn finish(self, progress: &mut Progress) -> Option<Event> {
+        progress.sequence = self.sequence;
+        progress.compacted = self.progress.compacted;
+        if self.changes.is_empty() {
+            return None;
+        }
+        progress.revision = self.next_revision();
+        let event = Event {
+            revision: progress.revision,
+            sequence: self.sequence,
+            stamp: self.progress.stamp,
+            changes: self.changes,
+        };
+        self.recorder.add(self.store, &event, &self.aliases);
+        Some(event)
+    }
+
+    /// Moves the compaction bound; only [`crate::system`] may.
+    pub(crate) fn set_compacted(&mut self, compacted: Revision) {
+        self.progress.compacted = compacted;
+    }
+}

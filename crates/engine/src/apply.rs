@@ -1,0 +1,144 @@
+//! Applies committed entries, and finds out who waits for them.
+//!
+//! What this deliberately does not do: publish or answer. The driver does both, in this order, so that
+//! whoever has an answer can read what it answers for.
+
+use quoin_consensus::replica::{
+    Barrier, Committed, Content, Expectation, GIVE_UP_TICKS, Lost, ReadWaiter, Waiter,
+};
+use quoin_core::machines::Outcome;
+use quoin_core::{Event, Index, Machines, Memory, Progress, Reply, Stamp, Store, StoreError, Term};
+use std::collections::BTreeMap;
+
+/// One replica's machines, and who waits for which entry.
+pub struct Applier {
+    machines: Machines,
+    /// By the index of their entry.
+    expectations: BTreeMap<u64, Vec<Expectation>>,
+    barriers: Vec<Barrier>,
+}
+
+/// The result of applying one entry.
+pub struct Applied {
+    /// For watchers, in revision order.
+    pub events: Vec<Event>,
+    /// To be sent once the new state can be read.
+    pub answers: Vec<(Waiter, Result<Reply, Lost>)>,
+    /// Whether the cluster's own records (members, alarms) may have changed.
+    pub system_changed: bool,
+    /// Commands in the entry.
+    pub commands: usize,
+}
+
+impl Applier {
+    /// The applier of a store that may hold state already.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub fn open(store: &dyn Store) -> Result<Self, StoreError> {
+        Ok(Self { machines: Machines::open(store)?, expectations: BTreeMap::new(), barriers: Vec::new() })
+    }
+
+    /// The last applied entry and the numbers it reached.
+    pub fn progress(&self) -> Progress {
+        self.machines.progress()
+    }
+
+    /// What the faces keep in memory for readers.
+    pub fn memory(&self) -> Memory {
+        self.machines.memory()
+    }
+
+    /// When the next lease, key, node or pending transfer may expire, if any does.
+    pub fn next_deadline(&self) -> Option<Stamp> {
+        self.machines.next_deadline()
+    }
+
+    /// Registers those who wait for commands of an entry that is not applied yet.
+    pub fn expect(&mut self, expectation: Expectation) {
+        if expectation.index <= self.progress().index.0 {
+            for waiter in expectation.waiters {
+                let _ = waiter.send(Err(Lost::Unknown));
+            }
+            return;
+        }
+        self.expectations.entry(expectation.index).or_default().push(expectation);
+    }
+
+    /// Registers those who wait to read.
+    pub fn wait(&mut self, barrier: Barrier) {
+        self.barriers.push(barrier);
+    }
+
+    /// Applies the next entry to `store`.
+    ///
+    /// # Errors
+    /// The store failed, or no leader of this version wrote the entry: the node must stop.
+    pub fn apply(&mut self, store: &dyn Store, entry: Committed) -> Result<Applied, StoreError> {
+        let (index, term) = (Index(entry.index), Term(entry.term));
+        let (outcome, configured) = match entry.content {
+            Content::Batch(payload) => (self.machines.apply(store, index, term, payload)?, false),
+            Content::Configuration { configuration, command } => {
+                (self.machines.apply_configuration(store, index, term, configuration, command)?, true)
+            }
+        };
+        let Outcome { replies, events } = outcome;
+        let system_changed = configured || replies.iter().any(|reply| matches!(reply, Reply::System(_)));
+        let commands = replies.len();
+        let answers = self.answers(entry.index, entry.term, replies);
+        Ok(Applied { events, answers, system_changed, commands })
+    }
+
+    fn answers(&mut self, index: u64, term: u64, replies: Vec<Reply>) -> Vec<(Waiter, Result<Reply, Lost>)> {
+        let mut replies: Vec<Option<Reply>> = replies.into_iter().map(Some).collect();
+        let mut answers = Vec::new();
+        while let Some(first) = self.expectations.first_entry().filter(|first| *first.key() <= index) {
+            for expectation in first.remove() {
+                let ours = expectation.index == index && expectation.term == term;
+                for (offset, waiter) in expectation.waiters.into_iter().enumerate() {
+                    let reply = ours
+                        .then(|| replies.get_mut(expectation.position as usize + offset)?.take())
+                        .flatten();
+                    answers.push((waiter, reply.ok_or(Lost::Overwritten)));
+                }
+            }
+        }
+        answers
+    }
+
+    /// Takes the reads that may go ahead now.
+    pub fn ready_reads(&mut self) -> Vec<ReadWaiter> {
+        let applied = self.progress().index.0;
+        let ready = self.barriers.extract_if(.., |barrier| barrier.index <= applied);
+        ready.flat_map(|barrier| barrier.waiters).collect()
+    }
+
+    /// Tells those who have waited too long that the fate of their command is unknown. A leader that is cut
+    /// off cannot learn it.
+    pub fn give_up(&mut self, tick: u64) {
+        self.expectations.retain(|_, expectations| {
+            for old in expectations.extract_if(.., |waiting| waiting.since_tick + GIVE_UP_TICKS < tick) {
+                for waiter in old.waiters {
+                    let _ = waiter.send(Err(Lost::Unknown));
+                }
+            }
+            !expectations.is_empty()
+        });
+    }
+
+    /// A snapshot has replaced the store. Whoever waits for an entry that it covers is told that its fate is
+    /// unknown.
+    ///
+    /// # Errors
+    /// The new store cannot be read.
+    pub fn installed(&mut self, store: &dyn Store) -> Result<(), StoreError> {
+        self.machines = Machines::open(store)?;
+        let applied = self.progress().index.0;
+        let later = self.expectations.split_off(&(applied + 1));
+        let covered = std::mem::replace(&mut self.expectations, later);
+        for waiter in covered.into_values().flatten().flat_map(|expectation| expectation.waiters) {
+            let _ = waiter.send(Err(Lost::Unknown));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,118 @@
+//! The handle to a replica, and what the replica says of itself.
+
+use super::metrics::Metrics;
+use super::settings::{Limits, Settings};
+use super::shared::Shared;
+use super::status::{RaftStatus, Status};
+use super::watch::Hub;
+use quoin_core::{StoreError, system};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use tokio::sync::watch;
+
+/// A handle to a running replica. Cheap to clone.
+#[derive(Clone)]
+pub struct Engine {
+    pub(crate) shared: Arc<Shared>,
+}
+
+impl Engine {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared }
+    }
+
+    /// The metrics. Whoever serves clients counts here too.
+    pub fn metrics(&self) -> &Metrics {
+        &self.shared.metrics
+    }
+
+    /// The hub that watchers register with.
+    pub fn hub(&self) -> &Arc<Hub> {
+        &self.shared.hub
+    }
+
+    /// The replica's settings.
+    pub fn settings(&self) -> &Settings {
+        &self.shared.settings
+    }
+
+    /// The limits of requests.
+    pub fn limits(&self) -> &Limits {
+        &self.shared.settings.limits
+    }
+
+    /// Whether writes that grow the store are refused.
+    pub fn no_space(&self) -> bool {
+        self.shared.no_space_alarm.load(Ordering::Relaxed) || self.shared.disk_full.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that the store can reach before writes are refused: the quota, or without one, its size and the
+    /// disk's free space above the reserve.
+    pub fn space(&self) -> u64 {
+        let config = &self.shared.settings.store;
+        let free = self.shared.log.free_space().unwrap_or(0).saturating_sub(config.reserve_bytes);
+        match config.quota_bytes {
+            0 => self.shared.published.load().store.disk_bytes().saturating_add(free),
+            quota => quota,
+        }
+    }
+
+    /// This member's id.
+    pub fn id(&self) -> u64 {
+        self.shared.id
+    }
+
+    /// The cluster's id.
+    pub fn cluster(&self) -> u64 {
+        self.shared.cluster
+    }
+
+    /// What this replica knows of the consensus.
+    pub fn raft(&self) -> Arc<RaftStatus> {
+        Arc::clone(&self.shared.raft.borrow())
+    }
+
+    /// As [`Self::raft`], for those who wait for a change. Sent at every tick, and at every change of leader
+    /// or term.
+    pub fn raft_changes(&self) -> watch::Receiver<Arc<RaftStatus>> {
+        self.shared.raft.subscribe()
+    }
+
+    /// What a status page shows.
+    pub fn status(&self) -> Status {
+        let latest = self.latest();
+        Status {
+            id: self.shared.id,
+            cluster: self.shared.cluster,
+            raft: (*self.raft()).clone(),
+            progress: *latest.progress(),
+            lag_ms: self.shared.lag_ms(),
+            store_bytes: latest.store().disk_bytes() + latest.store().memtable_bytes(),
+            log_bytes: self.shared.log.size_on_disk(),
+            persisted: latest.store().persisted_index(),
+        }
+    }
+
+    /// The metrics page, in Prometheus's text format.
+    pub fn metrics_page(&self) -> Vec<u8> {
+        let stats = self.latest().store().stats();
+        let peers = &self.shared.transport().counters;
+        self.shared.metrics.page(&self.status(), self.no_space(), &stats, peers)
+    }
+
+    /// Whether this replica has heard from a leader, or is one, and has applied everything it knows to be
+    /// committed, up to an entry of the current term.
+    pub fn is_caught_up(&self) -> bool {
+        let (raft, progress) = (self.raft(), *self.latest().progress());
+        let heard = self.shared.fresh_at_ms.load(Ordering::Relaxed) > 0;
+        heard && raft.leader != 0 && progress.index.0 >= raft.committed && progress.term.0 == raft.term
+    }
+
+    /// All members, as far as this replica has applied.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub fn members(&self) -> Result<Vec<system::Member>, StoreError> {
+        system::members(self.latest().view())
+    }
+}

@@ -1,0 +1,157 @@
+//! Commands on their way into the log: admitted, proposed, answered.
+//!
+//! **Invariant: Once (encoding).** The command's bytes pass through here as the adapter encoded them. Only
+//! apply decodes them.
+
+use super::engine::Engine;
+use super::input::Input;
+use super::shared::Shared;
+use quoin_consensus::replica::{Lost, Proposal};
+use quoin_core::{Command, Reply};
+use std::sync::atomic::Ordering;
+use tokio::sync::oneshot;
+
+/// Bytes that the encoding of a command may add to what the client sent.
+const ENCODING_BYTES_MAX: usize = 64 << 10;
+
+/// Why a command has no reply.
+///
+/// **Invariant: Outcomes.** Every variant says whether the command was done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ProposeError {
+    /// Not done: too many commands are under way on this node, or on the leader.
+    #[error("too many requests")]
+    Busy,
+    /// Not done: the cluster has no leader, or the leader is handing over.
+    #[error("no leader")]
+    NoLeader,
+    /// Not done: the disk or the quota is full.
+    #[error("database space exceeded")]
+    NoSpace,
+    /// Not done: larger than a command may be.
+    #[error("request is too large: {bytes} bytes, at most {max}")]
+    TooLarge {
+        /// Bytes of the command.
+        bytes: usize,
+        /// Maximum bytes.
+        max: usize,
+    },
+    /// Not done: a new leader's entry took its place.
+    #[error("leader changed")]
+    LeaderChanged,
+    /// Perhaps done: the leader or the connection to it was lost before it answered.
+    #[error("outcome unknown: the leader was lost before it answered")]
+    Unknown,
+    /// Not done: another configuration change is under way.
+    #[error("configuration change refused: another one is under way")]
+    Refused,
+    /// Perhaps done: this node is stopping.
+    #[error("node is stopping")]
+    Stopped,
+}
+
+/// A command's share of the bounds, given back when the command is answered or nobody waits for it any more.
+struct Admission<'a> {
+    shared: &'a Shared,
+    bytes: usize,
+}
+
+impl Drop for Admission<'_> {
+    fn drop(&mut self) {
+        self.shared.in_flight.fetch_sub(1, Ordering::Relaxed);
+        self.shared.in_flight_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+impl Engine {
+    /// Proposes `command` and waits until this replica has applied it; returns its reply.
+    ///
+    /// # Errors
+    /// See [`ProposeError`]: each variant says whether the command was done.
+    pub async fn propose(&self, command: Command) -> Result<Reply, ProposeError> {
+        let outcome = match self.admit(&command) {
+            Ok(_admission) => {
+                let (waiter, reply) = oneshot::channel();
+                self.shared.inbox.push(Input::Propose(Proposal { command, waiter }));
+                answer(reply.await)
+            }
+            Err(refused) => Err(refused),
+        };
+        self.count(&outcome);
+        outcome
+    }
+
+    /// As [`Self::propose`], for several commands. They go into the log in this order, usually in one entry.
+    pub async fn propose_many(&self, commands: Vec<Command>) -> Vec<Result<Reply, ProposeError>> {
+        let mut waiting = Vec::with_capacity(commands.len());
+        let mut inputs = Vec::with_capacity(commands.len());
+        for command in commands {
+            waiting.push(self.admit(&command).map(|admission| {
+                let (waiter, reply) = oneshot::channel();
+                inputs.push(Input::Propose(Proposal { command, waiter }));
+                (admission, reply)
+            }));
+        }
+        self.shared.inbox.extend(inputs);
+        let mut replies = Vec::with_capacity(waiting.len());
+        for waiting in waiting {
+            let outcome = match waiting {
+                Ok((_admission, reply)) => answer(reply.await),
+                Err(refused) => Err(refused),
+            };
+            self.count(&outcome);
+            replies.push(outcome);
+        }
+        replies
+    }
+
+    fn admit(&self, command: &Command) -> Result<Admission<'_>, ProposeError> {
+        let shared = &*self.shared;
+        let limits = &shared.settings.limits;
+        let (bytes, max) = (command.bytes.len(), limits.request_bytes_max + ENCODING_BYTES_MAX);
+        if bytes > max {
+            return Err(ProposeError::TooLarge { bytes, max });
+        }
+        if shared.disk_full.load(Ordering::Relaxed) {
+            return Err(ProposeError::NoSpace);
+        }
+        let count = shared.in_flight.fetch_add(1, Ordering::Relaxed);
+        let total = shared.in_flight_bytes.fetch_add(bytes, Ordering::Relaxed);
+        let admission = Admission { shared, bytes };
+        if count >= limits.commands_in_flight_max || total + bytes > limits.command_bytes_in_flight_max {
+            return Err(ProposeError::Busy);
+        }
+        Ok(admission)
+    }
+
+    fn count(&self, outcome: &Result<Reply, ProposeError>) {
+        let metrics = &self.shared.metrics;
+        let label = match outcome {
+            Ok(_) => return metrics.commands_applied.inc(),
+            Err(ProposeError::Busy) => "busy",
+            Err(ProposeError::NoLeader) => "no_leader",
+            Err(ProposeError::NoSpace) => "no_space",
+            Err(ProposeError::TooLarge { .. }) => "too_large",
+            Err(ProposeError::LeaderChanged) => "leader_changed",
+            Err(ProposeError::Unknown) => "unknown",
+            Err(ProposeError::Refused) => "refused",
+            Err(ProposeError::Stopped) => "stopped",
+        };
+        metrics.commands.with_label_values(&[label]).inc();
+    }
+}
+
+/// What a proposer is told, given what came of waiting for the reply.
+pub(crate) fn answer(
+    reply: Result<Result<Reply, Lost>, oneshot::error::RecvError>,
+) -> Result<Reply, ProposeError> {
+    match reply {
+        Ok(Ok(reply)) => Ok(reply),
+        Ok(Err(Lost::NoLeader)) => Err(ProposeError::NoLeader),
+        Ok(Err(Lost::Busy)) => Err(ProposeError::Busy),
+        Ok(Err(Lost::Overwritten)) => Err(ProposeError::LeaderChanged),
+        Ok(Err(Lost::Unknown)) => Err(ProposeError::Unknown),
+        Ok(Err(Lost::Refused)) => Err(ProposeError::Refused),
+        Err(_) => Err(ProposeError::Stopped),
+    }
+}

@@ -1,0 +1,175 @@
+//! The settings of a replica: sections of a node's configuration, and how a section is declared.
+
+use quoin_consensus::replica::Options;
+use quoin_store::StoreOptions;
+
+/// Declares a struct of settings. Each field's doc comment is also its help text, so a setting is described
+/// once; it states the unit, the default and the bounds, and a test of the node's configuration compares it
+/// with what is in force.
+///
+/// The struct gets serde's traits, with defaults for missing fields and an error for unknown ones, and an
+/// associated constant `SETTINGS`: path and help text of each field. `$prefix` begins the paths.
+#[macro_export]
+macro_rules! settings {
+    (
+        $(#[doc = $about:literal])+
+        pub struct $name:ident in $prefix:literal {
+            $( $(#[doc = $help:literal])+ pub $field:ident: $type:ty = $default:expr, )+
+        }
+    ) => {
+        $(#[doc = $about])+
+        #[derive(Clone, Debug, PartialEq, Eq, ::serde::Serialize, ::serde::Deserialize)]
+        #[serde(default, deny_unknown_fields)]
+        pub struct $name {
+            $( $(#[doc = $help])+ pub $field: $type, )+
+        }
+
+        impl Default for $name {
+            fn default() -> Self {
+                Self { $( $field: $default, )+ }
+            }
+        }
+
+        impl $name {
+            /// Path and help text of each setting. Lines of the help text begin with a space.
+            pub const SETTINGS: &[(&str, &str)] =
+                &[ $( (concat!($prefix, stringify!($field)), concat!($($help),+)), )+ ];
+        }
+    };
+}
+
+/// The settings of one replica.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Settings {
+    /// The member's name.
+    pub name: String,
+    /// How other replicas reach it, `host:port`.
+    pub peer_address: String,
+    /// How clients reach it, as URLs.
+    pub client_urls: Vec<String>,
+    /// Timing and batching of the consensus.
+    pub raft: RaftConfig,
+    /// The log on disk.
+    pub log: LogConfig,
+    /// The store on disk.
+    pub store: StoreConfig,
+    /// How much of the past is kept.
+    pub history: HistoryConfig,
+    /// Limits of requests.
+    pub limits: Limits,
+}
+
+settings! {
+    /// Timing and batching of the consensus.
+    pub struct RaftConfig in "raft." {
+        /// Milliseconds in a tick. Default 50, at least 1.
+        pub tick_ms: u64 = 50,
+        /// Ticks between a leader's heartbeats. Default 2, at least 1.
+        pub heartbeat_ticks: usize = 2,
+        /// Ticks without a leader before an election; each replica draws between one and two of these.
+        /// Default 8, and more than raft.heartbeat_ticks.
+        pub election_ticks: usize = 8,
+        /// Maximum commands in one log entry. Default 4096, at least 1.
+        pub batch_commands_max: usize = 4096,
+        /// Bytes after which a log entry takes no more commands. Default 1 MiB, at least 1, at most 16 MiB.
+        pub batch_bytes_max: usize = 1 << 20,
+        /// Maximum log entries of a leader that its own disk is writing at once. Default 2, at least 1.
+        pub batches_in_flight_max: usize = 2,
+        /// Serve linearizable reads by the leader's lease, without asking a majority: faster, and stale for
+        /// up to an election timeout after a leader was cut off, or longer if clocks run at different speeds.
+        /// Default false.
+        pub lease_reads: bool = false,
+    }
+}
+
+settings! {
+    /// The log on disk.
+    pub struct LogConfig in "log." {
+        /// Bytes of a segment file. Default 64 MiB, at least 1 MiB.
+        pub segment_bytes: u64 = 64 << 20,
+        /// Bytes of the newest entries that are kept in memory for followers. Default 64 MiB.
+        pub cache_bytes: usize = 64 << 20,
+        /// Bytes above which the log is purged, in whole segments; a replica that needs an older entry gets a
+        /// snapshot. Default 256 MiB.
+        pub keep_bytes: u64 = 256 << 20,
+    }
+}
+
+settings! {
+    /// The store on disk.
+    pub struct StoreConfig in "store." {
+        /// Bytes of file blocks that are kept in memory; recently read values take up to a quarter of this on
+        /// top. Default 256 MiB.
+        pub cache_bytes: u64 = 256 << 20,
+        /// Bytes of writes that are gathered in memory before they go to disk; up to four times this are in
+        /// memory at once. Default 64 MiB.
+        pub memtable_bytes: u64 = 64 << 20,
+        /// Bytes to which the store may grow before writes are refused with NOSPACE; 0 leaves that to the
+        /// disk. Default 0.
+        pub quota_bytes: u64 = 0,
+        /// Bytes of free disk below which writes are refused with NOSPACE. Default 256 MiB.
+        pub reserve_bytes: u64 = 256 << 20,
+    }
+}
+
+settings! {
+    /// How much of the past is kept. What exceeds either bound is compacted.
+    pub struct HistoryConfig in "history." {
+        /// Compact history without being asked. Default true.
+        pub auto_compaction: bool = true,
+        /// Seconds that a revision is kept. Default 600.
+        pub keep_s: u64 = 600,
+        /// Revisions that are kept. Default 500000.
+        pub keep_revisions: u64 = 500_000,
+    }
+}
+
+settings! {
+    /// Limits of requests. The defaults are etcd's where etcd has one.
+    pub struct Limits in "limits." {
+        /// Maximum bytes of a key. Default 32 KiB, at least 1.
+        pub key_bytes_max: usize = 32 << 10,
+        /// Maximum bytes of a request. Default 1536 KiB, at least 1, at most 16 MiB.
+        pub request_bytes_max: usize = 1_572_864,
+        /// Maximum operations of a transaction. Default 128, at least 1.
+        pub txn_operations_max: usize = 128,
+        /// Maximum bytes of one answer to a range read; a larger one is refused, and must be read in pages.
+        /// Default 64 MiB, at least 1.
+        pub response_bytes_max: usize = 64 << 20,
+        /// Maximum commands under way on this node; more are refused as too many requests. Default 100000, at
+        /// least 1.
+        pub commands_in_flight_max: usize = 100_000,
+        /// Maximum bytes of the commands under way on this node; more are refused as too many requests.
+        /// Default 256 MiB, at least 1.
+        pub command_bytes_in_flight_max: usize = 256 << 20,
+        /// Maximum streams that one connection may have open. Default 10000, at least 1.
+        pub streams_per_connection_max: u32 = 10_000,
+    }
+}
+
+impl RaftConfig {
+    /// The options of a replica. Its seed differs at every call.
+    pub(crate) fn options(&self) -> Options {
+        Options {
+            election_ticks: self.election_ticks,
+            heartbeat_ticks: self.heartbeat_ticks,
+            batch_commands_max: self.batch_commands_max,
+            batch_bytes_max: self.batch_bytes_max,
+            batches_in_flight_max: self.batches_in_flight_max,
+            lease_reads: self.lease_reads,
+            seed: rand::random(),
+            ..Options::default()
+        }
+    }
+}
+
+impl StoreConfig {
+    /// The options of a store.
+    pub fn options(&self) -> StoreOptions {
+        StoreOptions {
+            cache_bytes: self.cache_bytes,
+            memtable_bytes: self.memtable_bytes,
+            ..StoreOptions::default()
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! What the threads of a replica share.
+
+use super::alone::Alone;
+use super::input::{Input, Inputs};
+use super::metrics::Metrics;
+use super::settings::Settings;
+use super::status::RaftStatus;
+use super::watch::{Hub, Options, Source};
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use quoin_consensus::log::Log;
+use quoin_consensus::transport::Transport;
+use quoin_core::{Memory, Progress, Stamp};
+use quoin_store::{LsmStore, StoreFolder};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use tokio::sync::watch;
+
+/// The state that readers see, replaced as a whole after each applied entry.
+pub(crate) struct Published {
+    pub(crate) store: Arc<LsmStore>,
+    /// At least as new as `progress`.
+    pub(crate) memory: Memory,
+    pub(crate) progress: Progress,
+}
+
+/// What the threads of a replica share. Neither hub nor transport own it: when the last handle to a stopped
+/// replica is gone, its files are closed.
+pub(crate) struct Shared {
+    pub(crate) id: u64,
+    pub(crate) cluster: u64,
+    pub(crate) settings: Settings,
+    pub(crate) inbox: Inputs,
+    pub(crate) log: Arc<Log>,
+    pub(crate) stores: Mutex<StoreFolder>,
+    pub(crate) hub: Arc<Hub>,
+    transport: OnceLock<Arc<Transport>>,
+    pub(crate) published: Arc<ArcSwap<Published>>,
+    /// Sent anew at every tick and at every change of leader or term.
+    pub(crate) raft: watch::Sender<Arc<RaftStatus>>,
+    pub(crate) alone: Alone,
+    /// Peer addresses by id.
+    pub(crate) members: Mutex<BTreeMap<u64, String>>,
+    /// Members that left. Their ids are never used again.
+    pub(crate) removed: Mutex<BTreeSet<u64>>,
+    pub(crate) no_space_alarm: AtomicBool,
+    pub(crate) disk_full: AtomicBool,
+    /// The stamp, in milliseconds, from which something is due to expire.
+    pub(crate) next_deadline: AtomicU64,
+    /// Milliseconds since [`Self::started`] at which this replica was last known to be up to date. 0: never
+    /// yet.
+    pub(crate) fresh_at_ms: AtomicU64,
+    pub(crate) metrics: Metrics,
+    started: Instant,
+    /// Why the replica stopped by itself.
+    failure: watch::Sender<Option<String>>,
+    pub(crate) in_flight: AtomicUsize,
+    pub(crate) in_flight_bytes: AtomicUsize,
+}
+
+impl Shared {
+    pub(crate) fn new(
+        id: u64,
+        cluster: u64,
+        settings: Settings,
+        log: Arc<Log>,
+        stores: StoreFolder,
+        published: Published,
+    ) -> Arc<Self> {
+        let published = Arc::new(ArcSwap::from_pointee(published));
+        let hub = Hub::new(Arc::new(Latest(Arc::clone(&published))), Options::default());
+        Arc::new(Self {
+            id,
+            cluster,
+            settings,
+            inbox: Inputs::default(),
+            log,
+            stores: Mutex::new(stores),
+            hub,
+            transport: OnceLock::new(),
+            published,
+            raft: watch::Sender::default(),
+            alone: Alone::default(),
+            members: Mutex::default(),
+            removed: Mutex::default(),
+            no_space_alarm: AtomicBool::new(false),
+            disk_full: AtomicBool::new(false),
+            next_deadline: AtomicU64::new(u64::MAX),
+            fresh_at_ms: AtomicU64::new(0),
+            metrics: Metrics::default(),
+            started: Instant::now(),
+            failure: watch::Sender::default(),
+            in_flight: AtomicUsize::new(0),
+            in_flight_bytes: AtomicUsize::new(0),
+        })
+    }
+
+    /// Completes what [`Self::new`] made. Once, before the replica's own threads start.
+    pub(crate) fn set_transport(&self, transport: Arc<Transport>) {
+        assert!(self.transport.set(transport).is_ok(), "a replica starts once");
+    }
+
+    pub(crate) fn transport(&self) -> &Arc<Transport> {
+        self.transport.get().expect("set before the replica's threads start")
+    }
+
+    /// Ends the replica after a fault: its state may be incomplete.
+    pub(crate) fn fail(&self, error: &dyn std::fmt::Display) {
+        tracing::error!(%error, "this node stops: its state can no longer be trusted to be complete");
+        self.end(error.to_string());
+    }
+
+    /// Ends the replica because the cluster does not want it.
+    pub(crate) fn cast_out(&self, reason: &str) {
+        tracing::error!(reason, "this node stops");
+        self.end(reason.to_string());
+    }
+
+    fn end(&self, reason: String) {
+        // The first reason stands: later ones follow from it.
+        self.failure.send_if_modified(|failure| {
+            let first = failure.is_none();
+            failure.get_or_insert(reason);
+            first
+        });
+        self.inbox.push(Input::Stop);
+    }
+
+    /// Waits until the replica ends by itself; returns the reason.
+    pub(crate) async fn failed(&self) -> String {
+        let mut failure = self.failure.subscribe();
+        let failed = failure.wait_for(Option::is_some).await.expect("the sender is a field of self");
+        failed.clone().expect("waited for a reason")
+    }
+
+    pub(crate) fn now_ms(&self) -> u64 {
+        self.started.elapsed().as_millis() as u64
+    }
+
+    pub(crate) fn is_leader(&self) -> bool {
+        self.raft.borrow().is_leader
+    }
+
+    /// The leader's id, 0 for none.
+    pub(crate) fn leader(&self) -> u64 {
+        self.raft.borrow().leader
+    }
+
+    pub(crate) fn lag_ms(&self) -> u64 {
+        self.now_ms().saturating_sub(self.fresh_at_ms.load(Ordering::Relaxed))
+    }
+}
+
+/// The published state, for watchers that read history.
+struct Latest(Arc<ArcSwap<Published>>);
+
+impl Source for Latest {
+    fn latest(&self) -> (Arc<dyn quoin_core::Store>, Progress, Box<dyn std::any::Any + Send>) {
+        // The pin comes first: whatever is forgotten later, the history of the progress read after it is
+        // still there.
+        let pin = self.0.load().store.pin_now();
+        let published = self.0.load_full();
+        (Arc::clone(&published.store) as _, published.progress, Box::new(pin))
+    }
+}
+
+/// Milliseconds since the Unix epoch, by this machine's clock.
+pub(crate) fn wall_clock() -> Stamp {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Stamp(since.as_millis() as u64)
+}

@@ -1,0 +1,169 @@
+//! A replica opened from its data folder, run, and stopped.
+
+use super::apply::Applier;
+use super::engine::Engine;
+use super::founding::Founding;
+use super::input::Input;
+use super::peers::PeerHandler;
+use super::resume::{OpenError, resume};
+use super::settings::Settings;
+use super::shared::{Published, Shared};
+use super::threads::{Threads, spawn};
+use super::upkeep::Upkeep;
+use quoin_consensus::GROUP;
+use quoin_consensus::log::{Disk, Log, Options as LogOptions};
+use quoin_consensus::replica::Replica;
+use quoin_consensus::transport::Transport;
+use quoin_core::{View, system};
+use quoin_store::{LsmStore, StoreFolder};
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a stopping replica waits for its store to be written out.
+const WRITE_OUT_PATIENCE: Duration = Duration::from_secs(10);
+
+/// A replica whose folder was read, or founded, and that does not run yet.
+pub struct Opened {
+    shared: Arc<Shared>,
+    replica: Replica,
+    applier: Applier,
+    /// Peer addresses by id, as the store knows them.
+    peers: BTreeMap<u64, String>,
+}
+
+impl Opened {
+    /// Opens the replica of member `id` of `cluster`: its store in `folder`, its log on `disk`, which must
+    /// hold the lock of the folder. An empty store begins with `founding`.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn open(
+        (cluster, id): (u64, u64),
+        folder: &Path,
+        disk: Arc<dyn Disk>,
+        settings: Settings,
+        founding: Option<&Founding>,
+    ) -> Result<Self, OpenError> {
+        let stores = StoreFolder::open(&folder.join("store"))?;
+        let store = Arc::new(stores.open_store(GROUP.0, settings.store.options())?);
+        let options = LogOptions {
+            cluster,
+            node: id,
+            segment_bytes: settings.log.segment_bytes,
+            cache_bytes: settings.log.cache_bytes,
+        };
+        let log = Arc::new(Log::open(disk, options)?);
+        if let Some(founding) = founding {
+            founding.write(&store)?;
+        }
+        let (replica, applier) = resume(id, &log, &*store, settings.raft.options())?;
+        let progress = applier.progress();
+        let mut peers = BTreeMap::new();
+        for member in system::members(View::new(&*store, progress.sequence))? {
+            peers.extend(member.peer_addresses.first().map(|address| (member.id, address.clone())));
+        }
+        let published = Published { store, memory: applier.memory(), progress };
+        let shared = Shared::new(id, cluster, settings, log, stores, published);
+        Ok(Self { shared, replica, applier, peers })
+    }
+
+    /// Runs the replica. Peers reach it on `listener`; `known_peers` are peer addresses by id that its store
+    /// may not know yet. Call within a tokio runtime.
+    ///
+    /// # Errors
+    /// No thread can be started.
+    pub fn start(self, listener: TcpListener, mut known_peers: BTreeMap<u64, String>) -> io::Result<Running> {
+        let Self { shared, replica, applier, peers } = self;
+        known_peers.extend(peers);
+        let peer_address = listener.local_addr()?;
+        let handler = Arc::new(PeerHandler::new(&shared));
+        let (address, who) = (shared.settings.peer_address.clone(), (shared.cluster, shared.id));
+        let transport = Transport::start(listener, address, who, GROUP, handler)?;
+        transport.set_peers(&known_peers);
+        shared.set_transport(transport);
+        let threads = spawn(&shared, replica, applier)?;
+        let upkeep = Upkeep::start(Arc::clone(&shared), tokio::runtime::Handle::current())?;
+        Ok(Running { shared, threads, upkeep, peer_address })
+    }
+}
+
+/// A running replica.
+pub struct Running {
+    shared: Arc<Shared>,
+    threads: Threads,
+    upkeep: Upkeep,
+    peer_address: SocketAddr,
+}
+
+impl Running {
+    /// A handle to it.
+    pub fn engine(&self) -> Engine {
+        Engine::new(Arc::clone(&self.shared))
+    }
+
+    /// Waits until the replica stops by itself; returns the reason.
+    pub async fn failed(&self) -> String {
+        self.shared.failed().await
+    }
+
+    /// Stops the replica and writes its store out. Blocks until that is done.
+    pub fn stop(self) {
+        let Self { shared, threads, upkeep, peer_address } = self;
+        upkeep.stop();
+        shared.inbox.push(Input::Stop);
+        threads.join();
+        shared.transport().stop(peer_address);
+        shared.hub.stop();
+        write_out(Arc::clone(&shared.published.load().store));
+    }
+}
+
+/// Writes the store out, so that the next start has little to replay. Gives up if the disk does not take it
+/// in time.
+fn write_out(store: Arc<LsmStore>) {
+    let (done, written) = std::sync::mpsc::channel();
+    // A thread of its own: it may be left behind, waiting for room on a full disk.
+    std::thread::spawn(move || done.send(store.flush()));
+    match written.recv_timeout(WRITE_OUT_PATIENCE) {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::warn!(%error, "the store was not written out; the log has everything"),
+        Err(_) => tracing::warn!("the store was not written out in time; the log has everything"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::propose::ProposeError;
+    use quoin_consensus::log::RealDisk;
+    use quoin_core::store::MemoryStore;
+    use quoin_core::system::Operation;
+
+    /// A replica whose applier is at another entry than its log, which a correct one never is.
+    fn inconsistent(folder: &Path) -> Opened {
+        let founding = Founding::of(vec![system::Member { id: 1, ..system::Member::default() }]);
+        let disk = Arc::new(RealDisk::open(&folder.join("log")).unwrap());
+        let mut opened = Opened::open((7, 1), folder, disk, Settings::default(), Some(&founding)).unwrap();
+        opened.applier = Applier::open(&MemoryStore::new()).unwrap();
+        opened
+    }
+
+    /// The other threads waited for ever for one that had panicked, and clients for their answers.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_thread_that_panics_ends_the_replica_and_leaves_nobody_waiting() {
+        let folder = tempfile::tempdir().unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let running = inconsistent(folder.path()).start(listener, BTreeMap::new()).unwrap();
+        let engine = running.engine();
+        let waiting = engine.propose(Operation::Tick(true).into_command());
+        // Proposed before the panic, or after it.
+        let answer = tokio::time::timeout(Duration::from_secs(60), waiting).await.unwrap();
+        assert!(matches!(answer, Err(ProposeError::Stopped | ProposeError::NoLeader)), "{answer:?}");
+        assert!(running.failed().await.contains("a broken invariant"));
+        tokio::task::spawn_blocking(|| running.stop()).await.unwrap();
+    }
+}

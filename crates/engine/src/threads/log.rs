@@ -1,0 +1,80 @@
+//! The log thread: writes everything that waits, with one sync.
+
+use super::send::send;
+use crate::input::Input;
+use crate::queue::Queue;
+use crate::shared::Shared;
+use quoin_consensus::log::{LogError, Record};
+use quoin_consensus::replica::Append;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// How long the log thread waits before it tries a full disk again: nobody tells when there is room.
+const FULL_DISK_PAUSE: Duration = Duration::from_millis(500);
+
+pub(super) struct LogThread {
+    pub(super) shared: Arc<Shared>,
+    pub(super) appends: Arc<Queue<Append>>,
+}
+
+impl LogThread {
+    pub(super) fn run(self) {
+        let mut appends = Vec::new();
+        while self.appends.take(&mut appends, None) {
+            let mut records = Vec::new();
+            for append in &mut appends {
+                records.append(&mut append.records);
+            }
+            if !self.write(&records) {
+                return;
+            }
+            // Invariant: Durable before answered. Peers and the raft thread hear of records only after their
+            // sync.
+            let Some(last) = appends.last().map(|append| append.number) else { continue };
+            for (to, message) in appends.drain(..).flat_map(|append| append.messages) {
+                send(&self.shared, to, message);
+            }
+            self.shared.inbox.push(Input::Written(last));
+        }
+    }
+
+    /// False if the log can no longer be written.
+    fn write(&self, records: &[Record]) -> bool {
+        if records.is_empty() {
+            return true;
+        }
+        loop {
+            let begun = Instant::now();
+            match self.shared.log.append(records) {
+                Ok(()) => {
+                    self.shared.metrics.log_write_seconds.observe(begun.elapsed().as_secs_f64());
+                    self.shared.metrics.log_write_records.observe(records.len() as f64);
+                    if self.shared.disk_full.swap(false, Ordering::Relaxed) {
+                        tracing::info!("the disk has room again: writes go on");
+                    }
+                    return true;
+                }
+                Err(LogError::NoSpace { .. }) => {
+                    if !self.shared.disk_full.swap(true, Ordering::Relaxed) {
+                        tracing::error!("the disk is full: writes are refused until there is room");
+                    }
+                    // A replica that stops does not wait for room: these records were not answered for.
+                    if self.appends.wait_closed(Instant::now() + FULL_DISK_PAUSE) {
+                        return false;
+                    }
+                }
+                Err(error) => {
+                    self.shared.fail(&error);
+                    return false;
+                }
+            }
+        }
+    }
+}
+
+impl Drop for LogThread {
+    fn drop(&mut self) {
+        self.appends.end();
+    }
+}

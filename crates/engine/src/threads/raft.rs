@@ -1,0 +1,242 @@
+//! The raft thread: feeds inputs to the replica and carries out its effects.
+
+use super::send::send;
+use super::work::{Work, WorkQueue};
+use crate::input::{Input, ReceivedSnapshot};
+use crate::queue::Queue;
+use crate::shared::{Shared, wall_clock};
+use crate::status::RaftStatus;
+use crate::{alone, snapshots};
+use quoin_consensus::message::PeerMessage;
+use quoin_consensus::replica::{Append, Barrier, Effects, Lost, Proposal, Replica};
+use quoin_consensus::{GROUP, GroupId};
+use quoin_core::{Index, system};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+pub(super) struct RaftThread {
+    shared: Arc<Shared>,
+    replica: Replica,
+    appends: Arc<Queue<Append>>,
+    work: Arc<WorkQueue>,
+    /// The snapshot that was offered to the replica, until it accepts or refuses it.
+    received: Option<Box<ReceivedSnapshot>>,
+    /// When a message of the leader last came, in milliseconds of [`Shared::now_ms`], and what was committed
+    /// by then.
+    heard: (u64, u64),
+    alone: alone::Watch,
+}
+
+impl RaftThread {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        replica: Replica,
+        appends: Arc<Queue<Append>>,
+        work: Arc<WorkQueue>,
+    ) -> Self {
+        Self { shared, replica, appends, work, received: None, heard: (0, 0), alone: alone::Watch::default() }
+    }
+
+    pub(super) fn run(mut self) {
+        let tick = Duration::from_millis(self.shared.settings.raft.tick_ms);
+        let mut next_tick = Instant::now() + tick;
+        let mut inputs = Vec::new();
+        self.publish_status();
+        while self.shared.inbox.take(&mut inputs, Some(next_tick)) {
+            // Lets those who are about to push do so first: what comes together is proposed and confirmed
+            // together. This costs an idle machine nothing and makes a busy one's batches larger.
+            std::thread::yield_now();
+            self.shared.inbox.take_more(&mut inputs);
+            let mut stop = false;
+            for input in inputs.drain(..) {
+                stop |= matches!(input, Input::Stop);
+                self.feed(input);
+            }
+            if stop {
+                break;
+            }
+            let now = Instant::now();
+            if now >= next_tick {
+                // A thread that was not scheduled for a while must not take that for many missed heartbeats.
+                next_tick = (next_tick + tick).max(now);
+                self.tick();
+            }
+            self.work_off();
+        }
+        self.replica.fail_queue(Lost::NoLeader);
+    }
+
+    fn feed(&mut self, input: Input) {
+        match input {
+            Input::Message { from, group, message } => self.receive(from, group, message),
+            Input::PeerLost(peer) => self.replica.peer_lost(peer),
+            Input::Propose(proposal) => self.replica.propose(proposal),
+            Input::Read(waiter) => self.replica.read(waiter),
+            Input::Written(number) => self.replica.written(number),
+            Input::Applied(index) => self.applied(index),
+            Input::ChangeConfiguration { changes, command, waiter } => {
+                self.replica.change_configuration(&changes, Some(command), waiter);
+            }
+            Input::Transfer(to) => self.replica.transfer_leader(to),
+            Input::SnapshotReceived(snapshot) => {
+                let (from, index, term) = (snapshot.from, snapshot.index, snapshot.term);
+                let configuration = snapshot.configuration.clone();
+                self.received = Some(snapshot);
+                self.replica.offer_snapshot(from, index, term, &configuration);
+                self.work_off();
+                // If it was not accepted, the log has meanwhile come further by itself.
+                self.received = None;
+            }
+            Input::SnapshotSent { to, success } => self.replica.snapshot_sent(to, success),
+            Input::Stop => {}
+        }
+    }
+
+    fn receive(&mut self, from: u64, group: GroupId, message: PeerMessage) {
+        if group != GROUP {
+            return;
+        }
+        let overloaded = self.replica.queued() > self.shared.settings.limits.commands_in_flight_max;
+        if let PeerMessage::Forward { request, .. } = &message
+            && overloaded
+        {
+            self.replica.refuse_forward(from, *request);
+            return;
+        }
+        let consensus = matches!(message, PeerMessage::Raft(_));
+        self.replica.step(from, message);
+        if consensus && from == self.replica.leader() {
+            self.heard = (self.shared.now_ms(), self.replica.committed());
+            self.refresh(self.shared.published.load().progress.index);
+        }
+    }
+
+    fn applied(&mut self, index: Index) {
+        self.replica.applied(index.0);
+        self.refresh(index);
+    }
+
+    fn update_alone(&mut self) {
+        let applied = self.shared.published.load().progress.index;
+        let (only_member, committed) = (self.replica.is_only_member(), self.replica.committed());
+        self.alone.update(only_member, committed, applied.0, &self.shared.alone);
+    }
+
+    /// If everything is applied that was committed when the leader was last heard, this replica was up to
+    /// date then.
+    fn refresh(&self, applied: Index) {
+        let (at_ms, committed) = self.heard;
+        if applied.0 >= committed {
+            self.shared.fresh_at_ms.fetch_max(at_ms, Ordering::Relaxed);
+        }
+    }
+
+    fn tick(&mut self) {
+        self.replica.tick();
+        self.work.extend([Work::Tick(self.replica.ticks())]);
+        if self.replica.is_leader() {
+            self.shared.fresh_at_ms.store(self.shared.now_ms(), Ordering::Relaxed);
+            let due = wall_clock().0 >= self.shared.next_deadline.load(Ordering::Relaxed);
+            if due && self.replica.queued() == 0 {
+                let (waiter, _nobody) = tokio::sync::oneshot::channel();
+                let command = system::Operation::Tick(true).into_command();
+                self.replica.propose(Proposal { command, waiter });
+            }
+        }
+        self.publish_status();
+    }
+
+    fn work_off(&mut self) {
+        loop {
+            // Invariant: Time is data. The clock enters here, as the stamp of a batch.
+            let effects = self.replica.effects(wall_clock());
+            self.update_alone();
+            if effects.is_empty() {
+                break;
+            }
+            self.carry_out(effects);
+        }
+        if !self.is_status_current() {
+            self.publish_status();
+        }
+    }
+
+    fn is_status_current(&self) -> bool {
+        let (known, replica) = (self.shared.raft.borrow(), &self.replica);
+        (known.leader, known.term, known.is_leader) == (replica.leader(), replica.term(), replica.is_leader())
+    }
+
+    fn carry_out(&mut self, effects: Effects) {
+        let Effects { messages, append, expectations, committed, barriers, snapshots_wanted, install } =
+            effects;
+        for (to, message) in messages {
+            send(&self.shared, to, message);
+        }
+        self.work.extend(expectations.into_iter().map(Work::Expect));
+        if install.is_some() {
+            self.install();
+        }
+        if let Some(append) = append {
+            self.appends.push(append);
+        }
+        for committed in committed {
+            self.work.commit(committed);
+        }
+        self.release_reads(barriers);
+        for to in snapshots_wanted {
+            snapshots::send(&self.shared, to);
+        }
+    }
+
+    /// Lets reads go ahead whose entry is applied already, as it usually is. The others wait for the apply
+    /// thread.
+    fn release_reads(&self, barriers: Vec<Barrier>) {
+        if barriers.is_empty() {
+            return;
+        }
+        let applied = self.shared.published.load().progress.index.0;
+        let (ready, early): (Vec<_>, Vec<_>) =
+            barriers.into_iter().partition(|barrier| barrier.index <= applied);
+        for waiter in ready.into_iter().flat_map(|barrier| barrier.waiters) {
+            // An error: the client has disconnected.
+            let _ = waiter.send(Ok(()));
+        }
+        self.work.extend(early.into_iter().map(Work::Wait));
+    }
+
+    /// **Invariant: Store before log.** The store is replaced before the log restarts behind it. A crash in
+    /// between leaves a store that is ahead of its log, which the next start repairs; a log ahead of its
+    /// store it could not.
+    fn install(&mut self) {
+        let received = self.received.take().expect("only a snapshot that was offered is accepted");
+        let (done, installed) = std::sync::mpsc::sync_channel(1);
+        self.work.extend([Work::Install(received, done)]);
+        // An error: the apply thread has ended, and the replica ends with it.
+        let _ = installed.recv();
+    }
+
+    fn publish_status(&self) {
+        let replica = &self.replica;
+        let configuration = replica.configuration();
+        self.shared.raft.send_replace(Arc::new(RaftStatus {
+            leader: replica.leader(),
+            term: replica.term(),
+            is_leader: replica.is_leader(),
+            committed: replica.committed(),
+            queued: replica.queued(),
+            followers: replica.followers(),
+            voters: configuration.voters.clone(),
+            learners: configuration.learners.clone(),
+        }));
+    }
+}
+
+impl Drop for RaftThread {
+    fn drop(&mut self) {
+        self.shared.alone.end();
+        self.shared.inbox.end();
+        self.appends.close();
+        self.work.close();
+    }
+}

@@ -1,0 +1,129 @@
+//! What nobody asks for and somebody must do, once a second: compact history that is too old or too long,
+//! keep the member record current, purge the log, raise the alarm before the disk is full.
+
+use super::engine::Engine;
+use super::guarded;
+use super::shared::{Shared, wall_clock};
+use quoin_consensus::GROUP;
+use quoin_core::system::{self, Alarm, AlarmKind, Operation};
+use quoin_core::{Revision, Stamp, StoreError, View, history};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tokio::runtime::Handle;
+
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// The running thread.
+pub(crate) struct Upkeep {
+    /// Dropped to stop it.
+    alive: mpsc::Sender<()>,
+    handle: JoinHandle<()>,
+}
+
+impl Upkeep {
+    pub(crate) fn start(shared: Arc<Shared>, runtime: Handle) -> io::Result<Self> {
+        let (alive, stopped) = mpsc::channel();
+        let upkeep = Arc::clone(&shared);
+        let handle = guarded::spawn(&shared, "upkeep", move || {
+            while stopped.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
+                if let Err(error) = round(&upkeep, &runtime) {
+                    tracing::warn!(%error, "upkeep");
+                }
+            }
+        })?;
+        Ok(Self { alive, handle })
+    }
+
+    /// Stops the thread and waits until it has ended.
+    pub(crate) fn stop(self) {
+        drop(self.alive);
+        if self.handle.join().is_err() {
+            tracing::error!("upkeep panicked");
+        }
+    }
+}
+
+fn round(shared: &Arc<Shared>, runtime: &Handle) -> Result<(), StoreError> {
+    if shared.is_leader() && shared.settings.history.auto_compaction {
+        compact(shared, runtime)?;
+    }
+    introduce(shared, runtime)?;
+    purge(shared);
+    watch_space(shared, runtime);
+    Ok(())
+}
+
+fn compact(shared: &Arc<Shared>, runtime: &Handle) -> Result<(), StoreError> {
+    let published = shared.published.load_full();
+    let (progress, keep) = (&published.progress, &shared.settings.history);
+    let view = View::new(&*published.store, progress.sequence);
+    let too_many = Revision(progress.revision.0.saturating_sub(keep.keep_revisions));
+    let oldest_kept = Stamp(wall_clock().0.saturating_sub(keep.keep_s.saturating_mul(1000)));
+    let too_old = history::revision_before(view, progress, oldest_kept)?;
+    let target = too_many.max(too_old);
+    if target > progress.compacted && target.0 > 1 {
+        propose(shared, runtime, Operation::Compact(target.0));
+    }
+    Ok(())
+}
+
+/// Tells the cluster this node's name and client URLs, if the member record says otherwise.
+fn introduce(shared: &Arc<Shared>, runtime: &Handle) -> Result<(), StoreError> {
+    if shared.leader() == 0 {
+        return Ok(());
+    }
+    let published = shared.published.load_full();
+    let view = View::new(&*published.store, published.progress.sequence);
+    let Some(known) = system::members(view)?.into_iter().find(|member| member.id == shared.id) else {
+        return Ok(());
+    };
+    let current = system::Member {
+        name: shared.settings.name.clone(),
+        client_urls: shared.settings.client_urls.clone(),
+        ..known.clone()
+    };
+    if current != known {
+        propose(shared, runtime, Operation::SetMember(current));
+    }
+    Ok(())
+}
+
+/// Keeps the entries whose effects the store has not persisted, and about `log.keep_bytes` for followers that
+/// were away.
+fn purge(shared: &Shared) {
+    if shared.log.size_on_disk() <= shared.settings.log.keep_bytes {
+        return;
+    }
+    let persisted = shared.published.load().store.persisted_index();
+    if let Err(error) = shared.log.purge(GROUP, persisted.0) {
+        tracing::warn!(%error, "purging the log");
+    }
+}
+
+fn watch_space(shared: &Arc<Shared>, runtime: &Handle) {
+    if shared.no_space_alarm.load(Ordering::Relaxed) || shared.leader() == 0 {
+        return;
+    }
+    let config = &shared.settings.store;
+    let free = shared.log.free_space().unwrap_or(u64::MAX);
+    let used = shared.published.load().store.disk_bytes();
+    let over_quota = config.quota_bytes > 0 && used > config.quota_bytes;
+    if free < config.reserve_bytes || over_quota {
+        tracing::error!(free, used, "raising the NOSPACE alarm: writes that grow the store are refused");
+        let alarm = Alarm { member: shared.id, kind: AlarmKind::Nospace as i32 };
+        propose(shared, runtime, Operation::RaiseAlarm(alarm));
+    }
+}
+
+/// Proposes and waits for the answer, so that proposals do not pile up on a slow cluster. A failed one is
+/// made again in the next round.
+fn propose(shared: &Arc<Shared>, runtime: &Handle, operation: Operation) {
+    let engine = Engine::new(Arc::clone(shared));
+    if let Err(error) = runtime.block_on(engine.propose(operation.into_command())) {
+        tracing::debug!(%error, "upkeep proposal");
+    }
+}

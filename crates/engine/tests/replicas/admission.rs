@@ -1,0 +1,76 @@
+//! What a replica refuses before it is done, and what becomes of commands that no leader takes.
+
+use crate::cluster::{Cluster, in_time, put, put_of, settings};
+use quoin_engine::{Engine, Limits, ProposeError, RaftConfig, Settings};
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
+/// Polls a proposal once: that admits it, and without a leader it waits.
+fn begin<F: Future>(proposal: Pin<&mut F>) -> Poll<F::Output> {
+    proposal.poll(&mut Context::from_waker(Waker::noop()))
+}
+
+fn bounded() -> Settings {
+    let limits = Limits {
+        request_bytes_max: 1000,
+        commands_in_flight_max: 3,
+        command_bytes_in_flight_max: 100_000,
+        ..Limits::default()
+    };
+    Settings { raft: RaftConfig { tick_ms: 10, ..RaftConfig::default() }, limits, ..settings() }
+}
+
+async fn propose(engine: &Engine, bytes: usize) -> Result<(), ProposeError> {
+    engine.propose(put_of("k", vec![0; bytes])).await.map(|_| ())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn commands_beyond_the_bounds_are_refused_and_those_without_a_leader_given_up() {
+    let cluster = Cluster::start_one_of(3, &bounded());
+    let engine = cluster.members[0].engine();
+    assert!(!engine.is_caught_up());
+    let refused = propose(&engine, 80_000).await;
+    assert!(matches!(refused, Err(ProposeError::TooLarge { bytes: 80_000.., max: ..80_000 })), "{refused:?}");
+    let mut large = Box::pin(propose(&engine, 60_000));
+    assert!(begin(large.as_mut()).is_pending());
+    assert_eq!(propose(&engine, 60_000).await, Err(ProposeError::Busy), "too many bytes");
+    let mut small = [Box::pin(propose(&engine, 1)), Box::pin(propose(&engine, 1))];
+    assert!(small.iter_mut().all(|proposal| begin(proposal.as_mut()).is_pending()));
+    assert_eq!(propose(&engine, 1).await, Err(ProposeError::Busy), "too many commands");
+    // A client that disconnects gives its share back.
+    drop(large);
+    let mut large = Box::pin(propose(&engine, 60_000));
+    assert!(begin(large.as_mut()).is_pending());
+    for proposal in small {
+        assert_eq!(in_time("giving up", proposal).await, Err(ProposeError::NoLeader));
+    }
+    assert_eq!(in_time("giving up", large).await, Err(ProposeError::NoLeader));
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_answers_those_who_wait_and_refuses_those_who_come() {
+    let cluster = Cluster::start_one_of(3, &settings());
+    let engine = cluster.members[0].engine();
+    let mut waiting = Box::pin(propose(&engine, 1));
+    assert!(begin(waiting.as_mut()).is_pending());
+    cluster.stop().await;
+    assert_eq!(in_time("an answer", waiting).await, Err(ProposeError::NoLeader));
+    assert_eq!(in_time("an answer", propose(&engine, 1)).await, Err(ProposeError::Stopped));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_commands_together_are_refused_one_by_one() {
+    let cluster = Cluster::start(1, &bounded());
+    let engine = cluster.leader().await;
+    put(&engine, "before", "1").await;
+    let sizes = [1, 80_000, 1, 1, 1];
+    let commands = sizes.map(|bytes| put_of("k", vec![0; bytes]));
+    let replies = engine.propose_many(commands.into()).await;
+    let errors: Vec<_> = replies.into_iter().map(Result::err).collect();
+    assert!(matches!(
+        errors[..],
+        [None, Some(ProposeError::TooLarge { .. }), None, None, Some(ProposeError::Busy)]
+    ));
+    cluster.stop().await;
+}

@@ -1,0 +1,228 @@
+//! Replicas, and what the tests do to them.
+
+use bytes::Bytes;
+use quoin_consensus::log::RealDisk;
+use quoin_core::{Command, Reply, Revision, kv, system};
+use quoin_engine::{
+    Consistency, Engine, Founding, HistoryConfig, Limits, LogConfig, Opened, ProposeError, RaftConfig,
+    ReadView, Running, Settings, StoreConfig,
+};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::time::Duration;
+use tempfile::TempDir;
+
+pub(crate) const CLUSTER: u64 = 7;
+/// Nothing that a test waits for takes longer, unless it never comes.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Small files and short ticks.
+pub(crate) fn settings() -> Settings {
+    Settings {
+        name: String::new(),
+        peer_address: String::new(),
+        client_urls: vec!["http://client".into()],
+        raft: RaftConfig { tick_ms: 20, ..RaftConfig::default() },
+        log: LogConfig { segment_bytes: 1 << 16, cache_bytes: 1 << 16, keep_bytes: 1 << 18 },
+        store: StoreConfig { memtable_bytes: 1 << 16, ..StoreConfig::default() },
+        history: HistoryConfig::default(),
+        limits: Limits::default(),
+    }
+}
+
+/// One replica with its folder, running or not.
+pub(crate) struct Member {
+    pub(crate) id: u64,
+    pub(crate) address: SocketAddr,
+    pub(crate) folder: TempDir,
+    settings: Settings,
+    running: Option<Running>,
+}
+
+impl Member {
+    /// A replica without a folder yet, and the listener that its first start needs.
+    pub(crate) fn new(id: u64, settings: Settings) -> (Self, TcpListener) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let settings = Settings { name: format!("n{id}"), peer_address: address.to_string(), ..settings };
+        (Self { id, address, folder: tempfile::tempdir().unwrap(), settings, running: None }, listener)
+    }
+
+    /// Its record in the member list, as founders and those who add it write it.
+    pub(crate) fn record(&self, learner: bool) -> system::Member {
+        system::Member {
+            id: self.id,
+            name: String::new(),
+            peer_addresses: vec![self.address.to_string()],
+            client_urls: Vec::new(),
+            learner,
+        }
+    }
+
+    /// Starts it on its disk.
+    pub(crate) fn start(
+        &mut self,
+        listener: TcpListener,
+        founding: Option<&Founding>,
+        known_peers: BTreeMap<u64, String>,
+    ) {
+        let disk = Arc::new(RealDisk::open(&self.folder.path().join("log")).unwrap());
+        let (who, settings) = ((CLUSTER, self.id), self.settings.clone());
+        let opened = Opened::open(who, self.folder.path(), disk, settings, founding).unwrap();
+        self.running = Some(opened.start(listener, known_peers).unwrap());
+    }
+
+    /// Starts it again after [`Self::stop`].
+    pub(crate) async fn restart(&mut self) {
+        self.wait_unlocked().await;
+        let listener = loop {
+            // The port is free once the accepting thread of the former run has ended.
+            if let Ok(listener) = TcpListener::bind(self.address) {
+                break listener;
+            }
+            tokio::task::yield_now().await;
+        };
+        self.start(listener, None, BTreeMap::new());
+    }
+
+    pub(crate) fn running(&self) -> &Running {
+        self.running.as_ref().expect("it runs")
+    }
+
+    pub(crate) fn engine(&self) -> Engine {
+        self.running().engine()
+    }
+
+    pub(crate) async fn stop(&mut self) {
+        let running = self.running.take().expect("it runs");
+        in_time("a stop", tokio::task::spawn_blocking(|| running.stop())).await.unwrap();
+    }
+
+    /// Waits until no thread of a former run holds the folder.
+    pub(crate) async fn wait_unlocked(&self) {
+        let lock = File::open(self.folder.path().join("log/LOCK")).unwrap();
+        in_time("the folder's lock", tokio::task::spawn_blocking(move || lock.lock()))
+            .await
+            .unwrap()
+            .unwrap();
+    }
+}
+
+/// Replicas that found a cluster together.
+pub(crate) struct Cluster {
+    pub(crate) members: Vec<Member>,
+}
+
+impl Cluster {
+    /// Founds a cluster of `count` members, with ids from 1.
+    pub(crate) fn start(count: u64, settings: &Settings) -> Self {
+        let (mut cluster, listeners, founding) = Self::found(count, settings);
+        for (member, listener) in cluster.members.iter_mut().zip(listeners) {
+            member.start(listener, Some(&founding), BTreeMap::new());
+        }
+        cluster
+    }
+
+    /// As [`Self::start`], but starts only the first member: there is no majority.
+    pub(crate) fn start_one_of(count: u64, settings: &Settings) -> Self {
+        let (mut cluster, listeners, founding) = Self::found(count, settings);
+        let listener = listeners.into_iter().next().unwrap();
+        cluster.members[0].start(listener, Some(&founding), BTreeMap::new());
+        cluster
+    }
+
+    fn found(count: u64, settings: &Settings) -> (Self, Vec<TcpListener>, Founding) {
+        let (members, listeners): (Vec<_>, Vec<_>) =
+            (1..=count).map(|id| Member::new(id, settings.clone())).unzip();
+        let founding = Founding::of(members.iter().map(|member| member.record(false)).collect());
+        (Self { members }, listeners, founding)
+    }
+
+    pub(crate) fn member(&mut self, id: u64) -> &mut Member {
+        self.members.iter_mut().find(|member| member.id == id).expect("a founder")
+    }
+
+    /// Handles to the replicas that run.
+    pub(crate) fn engines(&self) -> impl Iterator<Item = Engine> {
+        self.members.iter().filter(|member| member.running.is_some()).map(Member::engine)
+    }
+
+    /// Waits until all replicas that run name one leader among them.
+    pub(crate) async fn leader(&self) -> Engine {
+        let engines: Vec<Engine> = self.engines().collect();
+        let leader = || {
+            let leader = engines[0].raft().leader;
+            let all = engines.iter().all(|engine| engine.raft().leader == leader);
+            engines.iter().find(|engine| all && engine.id() == leader && engine.raft().is_leader)
+        };
+        until(&engines[0], "one leader", || leader().is_some()).await;
+        leader().expect("just seen").clone()
+    }
+
+    /// A replica that runs and does not lead.
+    pub(crate) async fn follower(&self) -> Engine {
+        let leader = self.leader().await.id();
+        self.engines().find(|engine| engine.id() != leader).expect("more than one runs")
+    }
+
+    pub(crate) async fn stop(mut self) {
+        for member in self.members.iter_mut().filter(|member| member.running.is_some()) {
+            member.stop().await;
+        }
+    }
+}
+
+/// What comes of `future`, which must come.
+pub(crate) async fn in_time<T>(what: &str, future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("waited in vain for {what}"))
+}
+
+/// Waits until `condition` holds, which is looked at whenever `engine` publishes its status.
+pub(crate) async fn until(engine: &Engine, what: &str, mut condition: impl FnMut() -> bool) {
+    let mut status = engine.raft_changes();
+    in_time(what, async {
+        while !condition() {
+            status.changed().await.expect("the engine keeps the sender");
+        }
+    })
+    .await;
+}
+
+pub(crate) fn put_of(key: &str, value: impl Into<Bytes>) -> Command {
+    let key = Bytes::copy_from_slice(key.as_bytes());
+    kv::Operation::Put(kv::Put { key, value: value.into(), ..kv::Put::default() }).into_command()
+}
+
+/// Puts a key, and returns the revision of that. A change of leader is no failure: tries again while it was
+/// not done.
+pub(crate) async fn put(engine: &Engine, key: &str, value: impl Into<Bytes>) -> Revision {
+    let command = put_of(key, value);
+    in_time("a put", async {
+        loop {
+            match engine.propose(command.clone()).await {
+                Ok(reply) => return revision_of(&reply),
+                Err(ProposeError::NoLeader | ProposeError::LeaderChanged) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+    })
+    .await
+}
+
+pub(crate) fn revision_of(reply: &Reply) -> Revision {
+    let Reply::Kv(kv::Reply { revision, .. }) = reply else { panic!("not a reply to a put: {reply:?}") };
+    *revision
+}
+
+/// The value of a key as of `view`.
+pub(crate) fn value(view: &ReadView, key: &str) -> Option<Bytes> {
+    kv::get(view.view(), &Bytes::copy_from_slice(key.as_bytes())).unwrap().map(|found| found.value)
+}
+
+/// The value of a key, read linearizably.
+pub(crate) async fn read(engine: &Engine, key: &str) -> Option<Bytes> {
+    let view = in_time("a read", engine.read(Consistency::Linearizable)).await.unwrap();
+    value(&view, key)
+}

@@ -1,0 +1,109 @@
+//! Members come and go.
+
+use crate::cluster::{CLUSTER, Cluster, Member, in_time, put, read, settings, until};
+use quoin_core::system;
+use quoin_engine::join::{JoinAnswer, ask};
+use quoin_engine::{Engine, MemberChange, MemberError};
+
+async fn ask_at(address: String, own: String) -> (u64, JoinAnswer) {
+    let asking = tokio::task::spawn_blocking(move || ask(&address, &own));
+    in_time("an answer to who asks", asking).await.unwrap().unwrap()
+}
+
+fn progress_of(leader: &Engine, member: u64) -> Option<(u64, bool)> {
+    let raft = leader.raft();
+    raft.followers.iter().find(|(id, ..)| *id == member).map(|(_, matched, active)| (*matched, *active))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_learner_joins_is_promoted_and_removed_and_told_so() {
+    let cluster = Cluster::start(3, &settings());
+    let leader = cluster.leader().await;
+    for number in 0..50 {
+        put(&leader, &format!("k{number}"), number.to_string()).await;
+    }
+    let (mut newcomer, listener) = Member::new(4, settings());
+    let (asked, own) = (cluster.members[0].address.to_string(), newcomer.address.to_string());
+    let unknown = ask_at(asked.clone(), own.clone()).await;
+    assert_eq!((unknown.0, unknown.1.member), (CLUSTER, None));
+
+    let members = leader.change_members(MemberChange::Add(newcomer.record(true))).await.unwrap();
+    assert!(members.iter().any(|member| member.id == 4 && member.learner));
+    let early = leader.change_members(MemberChange::Promote(4)).await;
+    assert_eq!(early, Err(MemberError::LearnerNotReady), "it has not even started");
+
+    let first = cluster.members[0].engine();
+    until(&first, "the first member to apply the change", || first.members().unwrap().len() == 4).await;
+    let (_, answer) = ask_at(asked, own).await;
+    assert_eq!((answer.member, answer.peers.len()), (Some(4), 4));
+    newcomer.start(listener, None, answer.peers);
+    let joined = newcomer.engine();
+    let in_sync = || progress_of(&leader, 4).is_some_and(|(matched, _)| matched >= leader.raft().committed);
+    until(&leader, "the learner to catch up", in_sync).await;
+    assert_eq!(read(&joined, "k49").await.unwrap(), "49");
+    assert!(joined.raft().learners.contains(&4) && !joined.raft().voters.contains(&4));
+
+    leader.change_members(MemberChange::Promote(4)).await.unwrap();
+    until(&joined, "the vote", || joined.raft().voters.contains(&4)).await;
+    assert_eq!(leader.change_members(MemberChange::Promote(4)).await, Err(MemberError::NotLearner));
+    put(&joined, "from the new member", "1").await;
+
+    drop(joined);
+    let members = leader.change_members(MemberChange::Remove(4)).await.unwrap();
+    assert_eq!(members.len(), 3);
+    let reason = in_time("being told", newcomer.running().failed()).await;
+    assert!(reason.contains("was removed from") && reason.contains("delete its data folder"), "{reason}");
+    newcomer.stop().await;
+    let again = leader.change_members(MemberChange::Add(newcomer.record(true))).await;
+    assert_eq!(again, Err(MemberError::IdExists), "an id is used once");
+    put(&leader, "after", "1").await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn changes_that_would_harm_the_cluster_are_refused() {
+    let mut cluster = Cluster::start(3, &settings());
+    let leader = cluster.leader().await;
+    let change = |change| leader.change_members(change);
+    assert_eq!(change(MemberChange::Remove(9)).await, Err(MemberError::NotFound));
+    let (fourth, _listener) = Member::new(4, settings());
+    let taken = cluster.members[0].record(true).peer_addresses;
+    let copy = system::Member { peer_addresses: taken.clone(), ..fourth.record(true) };
+    assert_eq!(change(MemberChange::Add(copy)).await, Err(MemberError::PeerExists));
+    assert_eq!(change(MemberChange::UpdatePeers(2, taken.clone())).await, Err(MemberError::PeerExists));
+    assert!(change(MemberChange::UpdatePeers(1, taken)).await.is_ok());
+    let followers: Vec<u64> = (1..=3).filter(|id| *id != leader.id()).collect();
+    cluster.member(followers[0]).stop().await;
+    let gone = || progress_of(&leader, followers[0]).is_some_and(|(_, active)| !active);
+    until(&leader, "the stopped member to be missed", gone).await;
+    let only_other = change(MemberChange::Remove(followers[1])).await;
+    assert_eq!(only_other, Err(MemberError::Unhealthy), "the rest would be no majority");
+    assert_eq!(change(MemberChange::Remove(followers[0])).await.unwrap().len(), 2);
+    put(&leader, "k", "1").await;
+    cluster.stop().await;
+}
+
+/// The way back to one: the survivor answers by itself as soon as nobody else belongs to the cluster.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_shrinks_to_one_and_grows_again() {
+    let mut cluster = Cluster::start(2, &settings());
+    let leader = cluster.leader().await;
+    let other = if leader.id() == 1 { 2 } else { 1 };
+    until(&leader, "the other to answer", || progress_of(&leader, other).is_some_and(|(_, active)| active))
+        .await;
+    leader.change_members(MemberChange::Remove(other)).await.unwrap();
+    in_time("being told", cluster.member(other).running().failed()).await;
+    cluster.member(other).stop().await;
+    put(&leader, "k", "1").await;
+    assert_eq!(read(&leader, "k").await.unwrap(), "1");
+    let (mut third, listener) = Member::new(3, settings());
+    leader.change_members(MemberChange::Add(third.record(false))).await.unwrap();
+    let peers = [(leader.id(), cluster.member(leader.id()).address.to_string())].into();
+    third.start(listener, None, peers);
+    let joined = third.engine();
+    assert_eq!(read(&joined, "k").await.unwrap(), "1");
+    put(&joined, "k", "2").await;
+    assert_eq!(read(&leader, "k").await.unwrap(), "2");
+    third.stop().await;
+    cluster.stop().await;
+}

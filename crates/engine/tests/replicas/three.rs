@@ -1,0 +1,80 @@
+//! Three replicas.
+
+use crate::cluster::{Cluster, in_time, put, read, settings, until, value};
+use quoin_core::Revision;
+use quoin_engine::watch::Interest;
+use quoin_engine::{Consistency, ReadError};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_follower_forwards_and_every_replica_reads_what_was_answered_anywhere() {
+    let cluster = Cluster::start(3, &settings());
+    let leader = cluster.leader().await;
+    let follower = cluster.follower().await;
+    for (number, proposer) in [&leader, &follower].into_iter().cycle().take(20).enumerate() {
+        put(proposer, "k", number.to_string()).await;
+        for engine in cluster.engines() {
+            assert_eq!(read(&engine, "k").await.unwrap(), number.to_string());
+        }
+    }
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watcher_on_a_follower_sees_writes_through_the_leader() {
+    let cluster = Cluster::start(3, &settings());
+    let follower = cluster.follower().await;
+    let (key, _) = quoin_core::kv::watch_bounds(b"k", b"");
+    let mut watcher = follower.hub().watch(Interest::key(key), Revision(2));
+    let leader = cluster.leader().await;
+    for number in 0..5 {
+        let revision = put(&leader, "k", number.to_string()).await;
+        let events = in_time("an event", watcher.next()).await.unwrap();
+        assert_eq!(events.iter().map(|event| event.revision).collect::<Vec<_>>(), [revision]);
+    }
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stopped_replica_catches_up() {
+    let mut cluster = Cluster::start(3, &settings());
+    let stopped = cluster.follower().await.id();
+    cluster.member(stopped).stop().await;
+    let leader = cluster.leader().await;
+    for number in 0..50 {
+        put(&leader, &format!("k{number}"), number.to_string()).await;
+    }
+    cluster.member(stopped).restart().await;
+    let engine = cluster.member(stopped).engine();
+    assert_eq!(read(&engine, "k49").await.unwrap(), "49");
+    let view = engine.latest();
+    assert!((0..50).all(|number| value(&view, &format!("k{number}")).unwrap() == number.to_string()));
+    until(&engine, "it to know that it is up to date", || engine.is_caught_up()).await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_that_is_cut_off_serves_old_state_only_to_who_accepts_it() {
+    let mut cluster = Cluster::start(3, &settings());
+    let leader = cluster.leader().await;
+    put(&leader, "k", "1").await;
+    drop(leader);
+    let follower = cluster.follower().await;
+    assert_eq!(read(&follower, "k").await.unwrap(), "1");
+    for id in (1..=3).filter(|id| *id != follower.id()) {
+        cluster.member(id).stop().await;
+    }
+    let bounded = |max_lag_ms| {
+        let consistency = Consistency::Local { max_lag_entries: Some(0), max_lag_ms: Some(max_lag_ms) };
+        follower.read(consistency)
+    };
+    until(&follower, "a lag of 200 ms", || follower.status().lag_ms > 200).await;
+    let Err(ReadError::Lagging { lag_ms, .. }) = bounded(200).await else {
+        panic!("an old state was served")
+    };
+    assert!(lag_ms > 200);
+    assert_eq!(value(&bounded(600_000).await.unwrap(), "k").unwrap(), "1");
+    assert_eq!(value(&follower.read(Consistency::ANY).await.unwrap(), "k").unwrap(), "1");
+    let linearizable = in_time("a refusal", follower.read(Consistency::Linearizable)).await;
+    assert_eq!(linearizable.err(), Some(ReadError::NoLeader));
+    cluster.stop().await;
+}

@@ -1,0 +1,168 @@
+//! Fetching beside the keeper: each layer on a thread of its own, and again after a failure, with longer
+//! pauses each time.
+//!
+//! A layer is fetched by one thread at a time, so that attempts never write into each other's folder. A layer
+//! that nobody wants any more is stopped at its next piece.
+//!
+//! **Invariant: Bounded.** At most [`AT_ONCE_MAX`] threads fetch. Further layers wait for their turn.
+
+use super::fetch::{self, FetchError, Job};
+use quoin_table::Layer;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+
+/// Maximum layers that are fetched or checked at once.
+const AT_ONCE_MAX: usize = 2;
+/// The pause after the first failure. Each further failure doubles it.
+const PAUSE_FIRST: Duration = Duration::from_millis(500);
+/// The longest pause after a failure.
+const PAUSE_MAX: Duration = Duration::from_secs(30);
+/// How much these threads give way to those that serve.
+const NICENESS: i32 = 10;
+
+/// The state of a layer.
+pub(super) enum State {
+    /// It is mapped.
+    Fetched(Arc<Layer>),
+    /// It is being fetched, or waits for its turn.
+    UnderWay,
+    /// The last attempt failed. The next one begins by itself.
+    Failed { reason: String, transient: bool },
+}
+
+/// All layers that are being fetched, by id.
+pub(super) struct Attempts {
+    runtime: tokio::runtime::Handle,
+    layers: HashMap<String, Attempt>,
+    /// Threads that were told to stop and have not ended yet, with the id of their layer.
+    ending: Vec<(String, Handle)>,
+    /// Whether a layer waits for its turn.
+    waiting: bool,
+}
+
+type Handle = JoinHandle<Result<Layer, FetchError>>;
+
+#[derive(Default)]
+struct Attempt {
+    running: Option<Running>,
+    fetched: Option<Arc<Layer>>,
+    failures: u32,
+    failure: Option<(String, bool)>,
+    not_before: Option<Instant>,
+}
+
+struct Running {
+    /// Dropped to stop the thread.
+    _alive: watch::Sender<()>,
+    handle: Handle,
+}
+
+impl Attempts {
+    pub(super) fn new(runtime: tokio::runtime::Handle) -> Self {
+        Self { runtime, layers: HashMap::new(), ending: Vec::new(), waiting: false }
+    }
+
+    /// Whether [`Self::ask`] may give another answer than before.
+    pub(super) fn have_moved(&self, now: Instant) -> bool {
+        let moved = |attempt: &Attempt| match &attempt.running {
+            Some(running) => running.handle.is_finished(),
+            None => attempt.not_before.is_some_and(|at| at <= now),
+        };
+        let ended = self.ending.iter().any(|(_, handle)| handle.is_finished());
+        ended || self.layers.values().any(moved) || (self.waiting && self.running() < AT_ONCE_MAX)
+    }
+
+    fn running(&self) -> usize {
+        let running = self.layers.values().filter(|attempt| attempt.running.is_some()).count();
+        running + self.ending.len()
+    }
+
+    /// Stops the attempts for all layers but these.
+    pub(super) fn retain(&mut self, needed: &BTreeSet<String>) {
+        self.waiting = false;
+        self.ending.retain(|(_, handle)| !handle.is_finished());
+        for (id, attempt) in self.layers.extract_if(|id, _| !needed.contains(id)) {
+            self.ending.extend(attempt.running.map(|running| (id, running.handle)));
+        }
+    }
+
+    /// Forgets a layer that the caller holds now.
+    pub(super) fn done(&mut self, id: &str) {
+        self.layers.remove(id);
+    }
+
+    /// The state of layer `id`. Begins an attempt if one is due.
+    pub(super) fn ask(&mut self, id: &str, now: Instant, job: impl Fn() -> Job) -> State {
+        let free = self.running() < AT_ONCE_MAX && self.ending.iter().all(|(ending, _)| ending != id);
+        let attempt = self.layers.entry(id.into()).or_default();
+        attempt.gather(now);
+        if let Some(layer) = &attempt.fetched {
+            return State::Fetched(Arc::clone(layer));
+        }
+        let due = attempt.running.is_none() && attempt.not_before.is_none_or(|at| at <= now);
+        if due && free {
+            match start(&self.runtime, job()) {
+                Ok(running) => attempt.running = Some(running),
+                Err(error) => attempt.failed(format!("starting a thread: {error}"), true, now),
+            }
+        } else if due {
+            self.waiting = true;
+        }
+        match &attempt.failure {
+            Some((reason, transient)) => State::Failed { reason: reason.clone(), transient: *transient },
+            None => State::UnderWay,
+        }
+    }
+}
+
+impl Attempt {
+    /// Takes the result of the thread, if it has ended.
+    fn gather(&mut self, now: Instant) {
+        let Some(running) = self.running.take_if(|running| running.handle.is_finished()) else { return };
+        match running.handle.join() {
+            Ok(Ok(layer)) => {
+                (self.failure, self.not_before) = (None, None);
+                self.fetched = Some(Arc::new(layer));
+            }
+            Ok(Err(error)) => self.failed(error.to_string(), error.is_transient(), now),
+            Err(_) => {
+                self.failed("the thread that fetched it panicked: see this replica's log".into(), false, now)
+            }
+        }
+    }
+
+    fn failed(&mut self, reason: String, transient: bool, now: Instant) {
+        let pause = PAUSE_MAX.min(PAUSE_FIRST * 2u32.pow(self.failures.min(16)));
+        self.failures += 1;
+        self.failure = Some((reason, transient));
+        self.not_before = Some(now + pause);
+    }
+}
+
+fn start(runtime: &tokio::runtime::Handle, job: Job) -> std::io::Result<Running> {
+    let (alive, mut stopped) = watch::channel(());
+    let runtime = runtime.clone();
+    let handle = std::thread::Builder::new().name("table-fetch".into()).spawn(move || {
+        give_way();
+        let location = job.location.clone();
+        runtime.block_on(async {
+            tokio::select! {
+                layer = fetch::layer(&job) => layer,
+                _ = stopped.changed() => Err(FetchError::Stopped { location }),
+            }
+        })
+    })?;
+    Ok(Running { _alive: alive, handle })
+}
+
+/// Lowers this thread's priority below that of the threads that serve.
+fn give_way() {
+    // Linux has a niceness per thread. On other systems, or if it is refused, the thread competes.
+    #[cfg(target_os = "linux")]
+    let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), NICENESS);
+    #[cfg(not(target_os = "linux"))]
+    let _ = NICENESS;
+}

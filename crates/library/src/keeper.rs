@@ -1,0 +1,268 @@
+//! The thread that makes a replica's tables follow the log: it has new versions fetched, tells the log when
+//! they are ready or why not, and lets go of dropped ones. `attempts.rs` fetches beside it.
+//!
+//! **Invariant: Ready.** A replica says that a version is ready only after every byte of it was checked here,
+//! is on its disk, and is mapped.
+//!
+//! **Invariant: Nothing removed early.** Until a restarted replica has applied what was committed meanwhile,
+//! it removes and fetches no table files: what its store knows of tables may be older than its own files.
+//!
+//! What is deliberately absent: any part in a switch. The log switches, to versions that were ready before.
+
+use super::attempts::{Attempts, State};
+use super::fetch::{self, Job};
+use super::shelf::{Library, Loaded};
+use quoin_core::table::{Failed, Live, Operation, Ready, TableState, Version};
+use quoin_engine::Engine;
+use quoin_table::{Layer, Options, Place, Stack};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io;
+use std::path::PathBuf;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How often it looks for changes. A look costs less than being woken by each applied entry would.
+const PERIOD: Duration = Duration::from_millis(50);
+/// The pause after a failure to tell the log.
+const TELL_AGAIN: Duration = Duration::from_secs(2);
+
+/// The running thread.
+pub struct Keeper {
+    /// Dropped to stop the thread.
+    alive: mpsc::Sender<()>,
+    handle: JoinHandle<()>,
+}
+
+impl Keeper {
+    /// Makes `library` follow the log of `engine`'s replica, with its files in `folder`.
+    ///
+    /// # Errors
+    /// The thread cannot be started.
+    pub fn start(
+        engine: Engine,
+        library: Arc<Library>,
+        folder: PathBuf,
+        runtime: tokio::runtime::Handle,
+    ) -> io::Result<Self> {
+        let (alive, stopped) = mpsc::channel();
+        let handle = std::thread::Builder::new().name("tables".into()).spawn(move || {
+            let mut rounds = Rounds::new(engine, library, folder, runtime);
+            loop {
+                rounds.look();
+                if stopped.recv_timeout(PERIOD) != Err(RecvTimeoutError::Timeout) {
+                    return;
+                }
+            }
+        })?;
+        Ok(Self { alive, handle })
+    }
+
+    /// Stops the thread and waits until it has ended.
+    pub fn stop(self) {
+        drop(self.alive);
+        if self.handle.join().is_err() {
+            tracing::error!("the keeper of tables panicked");
+        }
+    }
+}
+
+struct Rounds {
+    engine: Engine,
+    library: Arc<Library>,
+    runtime: tokio::runtime::Handle,
+    folder: PathBuf,
+    options: Options,
+    /// Layers that a version has mapped, by id, so that versions share them.
+    layers: HashMap<String, Weak<Layer>>,
+    /// Layers that are being fetched.
+    attempts: Attempts,
+    /// The state at the last look, and its generation.
+    seen: Option<(Arc<Live>, u64)>,
+    /// Whether everything that was committed when this replica started has been applied.
+    caught_up: bool,
+    /// When to look again because the log could not be told something.
+    tell_again: Option<Instant>,
+}
+
+/// Versions by table and number.
+type Wanted = BTreeMap<(String, u64), Arc<Version>>;
+
+/// Why a version is not ready here.
+enum NotReady {
+    /// It is being fetched.
+    Fetching,
+    /// The last attempt failed.
+    Failed { reason: String, transient: bool },
+}
+
+impl Rounds {
+    fn new(engine: Engine, library: Arc<Library>, folder: PathBuf, runtime: tokio::runtime::Handle) -> Self {
+        let config = library.settings();
+        let place = if config.huge_pages { Place::Huge } else { Place::Mapped };
+        let options = Options { place, lock: config.lock };
+        let attempts = Attempts::new(runtime.clone());
+        Self {
+            engine,
+            library,
+            runtime,
+            folder,
+            options,
+            layers: HashMap::new(),
+            attempts,
+            seen: None,
+            caught_up: false,
+            tell_again: None,
+        }
+    }
+
+    /// Brings the library up to date if the tables have changed, a fetch has ended, or something is due to be
+    /// tried again.
+    fn look(&mut self) {
+        let live = Arc::clone(&self.engine.latest().memory().tables);
+        // A snapshot replaces the object, and its generations begin anew.
+        let generation = live.generation();
+        let same =
+            self.seen.as_ref().is_some_and(|(seen, then)| Arc::ptr_eq(seen, &live) && *then == generation);
+        let moved = self.attempts.have_moved(Instant::now());
+        let again = self.tell_again.is_some_and(|at| at <= Instant::now());
+        let caught_up = !self.caught_up && self.engine.is_caught_up();
+        self.caught_up |= caught_up;
+        if same && !moved && !again && !caught_up {
+            return;
+        }
+        (self.seen, self.tell_again) = (Some((Arc::clone(&live), generation)), None);
+        let (wanted, order) = wanted(&live);
+        self.let_go(&wanted);
+        for key in &order {
+            self.keep(&key.0, &wanted[key], &wanted);
+        }
+    }
+
+    fn let_go(&mut self, wanted: &Wanted) {
+        self.library.loaded.write().retain(|name, versions| {
+            versions.retain(|number, loaded| {
+                wanted.get(&(name.clone(), *number)).is_some_and(|version| version.id == loaded.id)
+            });
+            !versions.is_empty()
+        });
+        let needed: BTreeSet<String> = wanted.values().map(|version| version.id.clone()).collect();
+        self.attempts.retain(&needed);
+        if self.caught_up {
+            fetch::forget_others(&self.folder, &needed);
+        }
+        self.layers.retain(|_, layer| layer.strong_count() > 0);
+    }
+
+    fn keep(&mut self, name: &str, version: &Version, wanted: &Wanted) {
+        let me = self.engine.id();
+        let loaded = match self.library.get(name, version) {
+            Some(_) => Ok(()),
+            None => self.load(name, version, wanted),
+        };
+        match loaded {
+            Ok(()) if version.ready.contains(&me) => {}
+            Ok(()) => {
+                tracing::info!(table = name, version = version.number, "a table's version is ready here");
+                let ready = Ready { name: name.into(), version: version.number, member: me };
+                self.propose(Operation::Ready(ready));
+            }
+            Err(NotReady::Fetching) => {}
+            Err(NotReady::Failed { reason, transient }) => {
+                let said = version.failed.iter().find(|failure| failure.member == me);
+                if said.is_none_or(|failure| failure.reason != reason) {
+                    tracing::warn!(
+                        table = name,
+                        version = version.number,
+                        reason,
+                        "a table's version is not ready here"
+                    );
+                    let (name, version) = (name.into(), version.number);
+                    self.propose(Operation::Failed(Failed { name, version, member: me, reason, transient }));
+                }
+            }
+        }
+    }
+
+    fn load(&mut self, name: &str, version: &Version, wanted: &Wanted) -> Result<(), NotReady> {
+        let layer = self.layer(version)?;
+        let refused = |reason: String| NotReady::Failed { reason, transient: false };
+        let stack = match wanted.get(&(name.to_string(), version.below)) {
+            Some(below) => match self.library.get(name, below) {
+                Some(below) => below.with(layer),
+                None => {
+                    let reason = format!("version {} below it is not ready", version.below);
+                    return Err(NotReady::Failed { reason, transient: true });
+                }
+            },
+            None => Stack::base(layer),
+        };
+        let stack = Arc::new(stack.map_err(|error| refused(error.to_string()))?);
+        let loaded = Loaded { id: version.id.clone(), stack };
+        self.library.loaded.write().entry(name.into()).or_default().insert(version.number, loaded);
+        self.attempts.done(&version.id);
+        Ok(())
+    }
+
+    /// The version's own layer. If it is not mapped yet, it is being fetched from now on.
+    fn layer(&mut self, version: &Version) -> Result<Arc<Layer>, NotReady> {
+        if let Some(layer) = self.layers.get(&version.id).and_then(Weak::upgrade) {
+            return Ok(layer);
+        }
+        if !self.caught_up && !self.folder.join(&version.id).exists() {
+            return Err(NotReady::Fetching);
+        }
+        let job = || Job {
+            tables: self.folder.clone(),
+            manifest: version.manifest.clone(),
+            location: version.location.clone(),
+            options: self.options,
+            settings: self.library.settings().clone(),
+            reserve_bytes: self.engine.settings().store.reserve_bytes,
+        };
+        match self.attempts.ask(&version.id, Instant::now(), job) {
+            State::Fetched(layer) => {
+                self.layers.insert(version.id.clone(), Arc::downgrade(&layer));
+                Ok(layer)
+            }
+            State::UnderWay => Err(NotReady::Fetching),
+            State::Failed { reason, transient } => Err(NotReady::Failed { reason, transient }),
+        }
+    }
+
+    fn propose(&mut self, operation: Operation) {
+        // Waits for the answer, so that proposals do not pile up on a slow cluster.
+        if let Err(error) = self.runtime.block_on(self.engine.propose(operation.into_command())) {
+            tracing::debug!(%error, "telling the log of a table's version");
+            self.tell_again = Some(Instant::now() + TELL_AGAIN);
+        }
+    }
+}
+
+/// All versions, and the order in which to keep them: first active ones and those below them, and bases
+/// before patches.
+fn wanted(live: &Live) -> (Wanted, Vec<(String, u64)>) {
+    let (mut wanted, mut order) = (Wanted::new(), Vec::new());
+    let look = live.look();
+    for (name, state) in look.tables() {
+        let answering = answering(state);
+        for (number, version) in &state.versions {
+            let key = (name.to_string(), *number);
+            order.push((!answering.contains(number), key.clone()));
+            wanted.insert(key, Arc::clone(version));
+        }
+    }
+    order.sort();
+    (wanted, order.into_iter().map(|(_, key)| key).collect())
+}
+
+/// The active version and those below it.
+fn answering(state: &TableState) -> BTreeSet<u64> {
+    let mut numbers = BTreeSet::new();
+    let mut number = state.table.active;
+    while number != 0 && numbers.insert(number) {
+        number = state.versions.get(&number).map_or(0, |version| version.below);
+    }
+    numbers
+}

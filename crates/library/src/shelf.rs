@@ -1,0 +1,159 @@
+//! The versions that are mapped on this replica, and lookups in them.
+//!
+//! **Invariant: One version.** A lookup takes the active version and the changes over it at one moment, and
+//! keeps the version's files mapped until its answer is written. Whatever is switched meanwhile, the answer
+//! is from one version, and names it. Files are unmapped when the last lookup ends.
+
+use super::settings::TableConfig;
+use parking_lot::RwLock;
+use quoin_core::table::{Live, TableState, Version};
+use quoin_table::answer::{AnswerTooLarge, answer_width, gather};
+use quoin_table::{Answer, Form, Stack};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+/// A mapped version.
+#[derive(Clone)]
+pub(crate) struct Loaded {
+    pub(super) id: String,
+    pub(super) stack: Arc<Stack>,
+}
+
+/// The versions that are mapped on this replica.
+pub struct Library {
+    settings: TableConfig,
+    /// By table and number. The numbers of a dropped table may come again, so readers compare the id too.
+    pub(super) loaded: RwLock<HashMap<String, BTreeMap<u64, Loaded>>>,
+}
+
+/// Why a lookup has no answer. An absent key is not an error.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LookupError {
+    /// No table has this name.
+    #[error("there is no table {0:?}: publish one, see `quoin table publish`")]
+    NoTable(String),
+    /// No version of the table was activated.
+    #[error("table {0:?} has no active version yet: activate one, see `quoin table activate`")]
+    NotActive(String),
+    /// This replica is still fetching or checking the files.
+    #[error("version {version} of table {name:?} is not loaded on this replica yet: ask another, or again")]
+    NotLoaded {
+        /// The table.
+        name: String,
+        /// The active version.
+        version: u64,
+    },
+    /// The values have too many bytes.
+    #[error(transparent)]
+    TooLarge(#[from] AnswerTooLarge),
+}
+
+/// An answer, and the version that it is from.
+#[derive(Clone, Debug, Default)]
+pub struct Found {
+    /// The version that answered.
+    pub version: u64,
+    /// Bytes per value; 0 if they vary.
+    pub width: u32,
+    /// The values.
+    pub answer: Answer,
+}
+
+impl Library {
+    /// An empty library.
+    pub fn new(settings: TableConfig) -> Self {
+        Self { settings, loaded: RwLock::default() }
+    }
+
+    /// How tables are fetched and held.
+    pub fn settings(&self) -> &TableConfig {
+        &self.settings
+    }
+
+    /// Looks up `keys` in the active version of `table`. The values, at most `bytes_max` bytes, replace those
+    /// in `found`, whose buffers are reused.
+    ///
+    /// # Errors
+    /// See [`LookupError`].
+    pub fn lookup(
+        &self,
+        live: &Live,
+        table: &str,
+        keys: &[u64],
+        form: Form,
+        bytes_max: usize,
+        found: &mut Found,
+    ) -> Result<(), LookupError> {
+        let (version, stack, changes) = {
+            let look = live.look();
+            let state = look.table(table).ok_or_else(|| LookupError::NoTable(table.into()))?;
+            let (version, record) = active(table, state)?;
+            let stack = self.get(table, record);
+            let stack = stack.ok_or_else(|| LookupError::NotLoaded { name: table.into(), version })?;
+            // Copied, so that a read of the files, perhaps from disk, does not hold up whoever changes
+            // tables.
+            (version, stack, Changes::of(state, keys))
+        };
+        let schema = stack.schema();
+        found.version = version;
+        found.width = answer_width(schema, form).unwrap_or(0) as u32;
+        gather(schema, form, keys, bytes_max, &mut found.answer, |keys, found| {
+            if changes.0.is_empty() {
+                stack.locate(keys, found);
+            } else {
+                changes.locate(&stack, keys, found);
+            }
+        })?;
+        Ok(())
+    }
+
+    /// The files of a version, if they are mapped.
+    pub fn get(&self, table: &str, version: &Version) -> Option<Arc<Stack>> {
+        let loaded = self.loaded.read();
+        let loaded = loaded.get(table)?.get(&version.number)?;
+        (loaded.id == version.id).then(|| Arc::clone(&loaded.stack))
+    }
+}
+
+/// The active version of a table, by number and record.
+///
+/// # Errors
+/// No version is active.
+pub fn active<'a>(name: &str, state: &'a TableState) -> Result<(u64, &'a Version), LookupError> {
+    let number = state.table.active;
+    match state.versions.get(&number) {
+        Some(version) => Ok((number, version)),
+        None => Err(LookupError::NotActive(name.into())),
+    }
+}
+
+/// The changes over the files that concern a lookup, by the positions of its keys: a value, or `None` for a
+/// deleted key.
+struct Changes(Vec<(usize, Option<Box<[u8]>>)>);
+
+impl Changes {
+    fn of(state: &TableState, keys: &[u64]) -> Self {
+        if state.changed() == 0 {
+            return Self(Vec::new());
+        }
+        let change = |(position, key): (usize, &u64)| Some((position, state.change(*key)?.map(Into::into)));
+        Self(keys.iter().enumerate().filter_map(change).collect())
+    }
+
+    /// Answers changed keys from here, the others from the files.
+    fn locate<'a>(&'a self, stack: &'a Stack, keys: &[u64], found: &mut dyn FnMut(usize, &'a [u8])) {
+        let (mut rest, mut positions) = (Vec::with_capacity(keys.len()), Vec::with_capacity(keys.len()));
+        let mut changes = self.0.iter().peekable();
+        for (position, &key) in keys.iter().enumerate() {
+            match changes.next_if(|(changed, _)| *changed == position) {
+                Some((_, Some(value))) => found(position, value),
+                Some((_, None)) => {}
+                None => {
+                    rest.push(key);
+                    positions.push(position);
+                }
+            }
+        }
+        stack.locate(&rest, |at, value| found(positions[at], value));
+    }
+}

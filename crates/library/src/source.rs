@@ -1,0 +1,331 @@
+//! Where a table's files come from: a folder, an HTTP server, or a bucket that speaks S3's protocol.
+//!
+//! A location is part of the log, so every replica reads the same one, and every client can. It never holds
+//! secrets: keys to a bucket come from each node's settings or environment.
+//!
+//! What is deliberately absent: listing, writing, and trust. The manifest says which files there are and what
+//! must be in them.
+
+use super::settings::TableConfig;
+use bytes::Bytes;
+use futures_util::stream::BoxStream;
+use futures_util::{StreamExt, TryStreamExt};
+use object_store::aws::AmazonS3Builder;
+use object_store::http::HttpBuilder;
+use object_store::path::Path as Key;
+use object_store::{ClientOptions, GetOptions, GetRange, ObjectStore, RetryConfig};
+use quoin_table::manifest::MANIFEST_BYTES_MAX;
+use std::path::PathBuf;
+use std::sync::{Arc, Once};
+use std::time::Duration;
+
+/// How long a server may take to accept a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a server may send nothing in the middle of a file.
+const SILENCE_MAX: Duration = Duration::from_secs(30);
+/// Retries of one request, for short disturbances. After longer ones the next attempt goes on from what was
+/// fetched.
+const RETRIES: usize = 2;
+/// How long the retries of one request may take together.
+const RETRY_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Where files come from. Opening it does not connect.
+#[derive(Clone, Debug)]
+pub enum Source {
+    /// A folder on this machine.
+    Folder(PathBuf),
+    /// A server or bucket.
+    Objects(Objects),
+}
+
+/// Objects of a server or bucket.
+#[derive(Clone, Debug)]
+pub struct Objects {
+    store: Arc<dyn ObjectStore>,
+    /// Prefix of their names, perhaps empty.
+    prefix: Key,
+    /// The location, for messages.
+    location: String,
+}
+
+/// Why a source cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SourceError {
+    /// The location is not supported.
+    #[error("the location {location:?} {problem}")]
+    Location {
+        /// The location as given.
+        location: String,
+        /// What is wrong, and what to do.
+        problem: String,
+    },
+    /// The server or the connection to it failed.
+    #[error("fetching {name}: {}", cause(source))]
+    Objects {
+        /// The object.
+        name: String,
+        /// The reason.
+        #[source]
+        source: object_store::Error,
+    },
+    /// The bytes ended too early.
+    #[error("fetching {name}: it ended after {found} of {expected} bytes")]
+    Ended {
+        /// The object.
+        name: String,
+        /// Bytes of the object, as the server says.
+        expected: u64,
+        /// Bytes that came.
+        found: u64,
+    },
+    /// The object is longer than it may be.
+    #[error("fetching {name}: it has {found} bytes, at most {expected} were expected")]
+    TooLong {
+        /// The object.
+        name: String,
+        /// Maximum bytes.
+        expected: u64,
+        /// Bytes of the object, or those that came.
+        found: u64,
+    },
+}
+
+impl SourceError {
+    /// Whether trying again may help although nobody has changed anything.
+    pub fn is_transient(&self) -> bool {
+        use object_store::Error as E;
+        match self {
+            Self::Location { .. } | Self::TooLong { .. } => false,
+            Self::Ended { .. } => true,
+            Self::Objects { source, .. } => !matches!(
+                source,
+                E::NotFound { .. }
+                    | E::InvalidPath { .. }
+                    | E::NotSupported { .. }
+                    | E::PermissionDenied { .. }
+                    | E::Unauthenticated { .. }
+                    | E::UnknownConfigurationKey { .. }
+            ),
+        }
+    }
+}
+
+/// The innermost cause, in one line. The text around it differs between attempts, for example by how long
+/// they took, and each new text would be another entry in the log.
+fn cause(error: &object_store::Error) -> String {
+    let mut innermost: &dyn std::error::Error = error;
+    while let Some(source) = innermost.source() {
+        innermost = source;
+    }
+    let text = innermost.to_string();
+    let line = text.lines().next().unwrap_or_default();
+    // A bucket answers in XML, with a code that says more than the HTTP status.
+    let code = text.split_once("<Code>").and_then(|(_, rest)| Some(rest.split_once("</Code>")?.0));
+    match code {
+        Some(code) => format!("{}: {code}", line.split_once(": <").map_or(line, |(before, _)| before)),
+        None => line.trim_end_matches([' ', ':']).into(),
+    }
+}
+
+/// The bytes of an object from an offset on.
+pub(super) struct Opened {
+    /// Bytes of the whole object.
+    pub(super) length: u64,
+    /// The offset at which `bytes` begin.
+    pub(super) from: u64,
+    /// The stream.
+    pub(super) bytes: BoxStream<'static, Result<Bytes, SourceError>>,
+}
+
+impl Source {
+    /// Opens `location`.
+    ///
+    /// # Errors
+    /// It is neither an absolute path nor a supported URL, or the settings for it are wrong.
+    pub fn open(location: &str, settings: &TableConfig) -> Result<Self, SourceError> {
+        let refuse =
+            |problem: &str| SourceError::Location { location: location.into(), problem: problem.into() };
+        let Some((scheme, rest)) = location.split_once("://") else {
+            return folder(location).ok_or_else(|| {
+                refuse(
+                    "is neither an absolute path nor a URL: give a folder that every replica can read, or a \
+                     file://, http://, https:// or s3:// URL",
+                )
+            });
+        };
+        match scheme {
+            "file" => folder(rest).ok_or_else(|| refuse("has no absolute path: write file:///folder")),
+            "http" | "https" => {
+                let host = rest.split('/').next().unwrap_or_default();
+                if host.contains('@') {
+                    return Err(refuse(
+                        "has a name or password in it, which every client could read: use a server that needs \
+                         none",
+                    ));
+                }
+                if host.is_empty() || rest.contains(['?', '#']) {
+                    return Err(refuse("is not supported: give http://HOST/FOLDER, without a query"));
+                }
+                http(location.trim_end_matches('/'))
+                    .map_err(|error| refuse(&format!("cannot be used: {error}")))
+            }
+            "s3" => {
+                let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+                if bucket.is_empty() {
+                    return Err(refuse("has no bucket: write s3://BUCKET/PREFIX"));
+                }
+                s3(bucket, prefix, settings).map_err(|error| refuse(&format!("cannot be used: {error}")))
+            }
+            _ => Err(refuse("has a scheme that is not supported: file, http, https and s3 are")),
+        }
+    }
+}
+
+impl Objects {
+    /// All bytes of an object that is no longer than a manifest may be.
+    ///
+    /// # Errors
+    /// It cannot be fetched, or is longer.
+    pub async fn small(&self, name: &str) -> Result<Vec<u8>, SourceError> {
+        let opened = self.stream(name, 0).await?;
+        let expected = MANIFEST_BYTES_MAX;
+        let too_long = |found| SourceError::TooLong { name: self.name(name), expected, found };
+        if opened.length > expected {
+            return Err(too_long(opened.length));
+        }
+        let (mut bytes, mut text) = (opened.bytes, Vec::new());
+        while let Some(more) = bytes.try_next().await? {
+            if (text.len() + more.len()) as u64 > expected {
+                return Err(too_long((text.len() + more.len()) as u64));
+            }
+            text.extend_from_slice(&more);
+        }
+        Ok(text)
+    }
+
+    /// The bytes of an object from `from` on, or from its beginning if the server cannot begin elsewhere.
+    ///
+    /// # Errors
+    /// It cannot be fetched.
+    pub(super) async fn stream(&self, name: &str, from: u64) -> Result<Opened, SourceError> {
+        let key = self.prefix.clone().join(name);
+        let get =
+            |range: Option<GetRange>| self.store.get_opts(&key, GetOptions { range, ..Default::default() });
+        let got = match from {
+            0 => get(None).await,
+            _ => match get(Some(GetRange::Offset(from))).await {
+                Err(object_store::Error::NotSupported { .. }) => get(None).await,
+                got => got,
+            },
+        };
+        let name = self.name(name);
+        let got = got.map_err(|source| SourceError::Objects { name: name.clone(), source })?;
+        let (length, from) = (got.meta.size, got.range.start);
+        let failed = move |source| SourceError::Objects { name: name.clone(), source };
+        Ok(Opened { length, from, bytes: got.into_stream().map_err(failed).boxed() })
+    }
+
+    /// The name of an object in messages.
+    pub(super) fn name(&self, name: &str) -> String {
+        format!("{}/{name}", self.location)
+    }
+}
+
+fn folder(path: &str) -> Option<Source> {
+    let path = PathBuf::from(path);
+    path.is_absolute().then_some(Source::Folder(path))
+}
+
+fn http(url: &str) -> Result<Source, object_store::Error> {
+    let builder =
+        HttpBuilder::new().with_url(url).with_client_options(client_options()).with_retry(retries());
+    let location = url.into();
+    Ok(Source::Objects(Objects { store: Arc::new(builder.build()?), prefix: Key::default(), location }))
+}
+
+/// What the settings leave empty comes from the environment (`AWS_*`), then from the machine's role.
+fn s3(bucket: &str, prefix: &str, settings: &TableConfig) -> Result<Source, object_store::Error> {
+    let mut builder = AmazonS3Builder::from_env()
+        .with_client_options(client_options())
+        .with_retry(retries())
+        .with_bucket_name(bucket);
+    if !settings.s3_endpoint.is_empty() {
+        builder = builder.with_endpoint(&settings.s3_endpoint);
+    }
+    if !settings.s3_region.is_empty() {
+        builder = builder.with_region(&settings.s3_region);
+    }
+    if !settings.s3_access_key_id.is_empty() {
+        builder = builder
+            .with_access_key_id(&settings.s3_access_key_id)
+            .with_secret_access_key(settings.s3_secret_access_key.reveal());
+    }
+    let prefix = Key::parse(prefix)?;
+    let location = format!("s3://{bucket}/{prefix}");
+    Ok(Source::Objects(Objects { store: Arc::new(builder.build()?), prefix, location }))
+}
+
+fn client_options() -> ClientOptions {
+    // The TLS library must be given its cryptography once per process.
+    static PROVIDER: Once = Once::new();
+    PROVIDER.call_once(|| {
+        // An error: it was given one already.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+    });
+    ClientOptions::new()
+        .with_allow_http(true)
+        .with_connect_timeout(CONNECT_TIMEOUT)
+        .with_timeout_disabled()
+        .with_read_timeout(SILENCE_MAX)
+}
+
+fn retries() -> RetryConfig {
+    RetryConfig { max_retries: RETRIES, retry_timeout: RETRY_PATIENCE, ..Default::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unsupported_locations_are_refused_with_what_to_write() {
+        let refused = |location: &str| {
+            Source::open(location, &TableConfig::default()).map(|_| ()).unwrap_err().to_string()
+        };
+        assert!(refused("relative/folder").contains("is neither an absolute path nor a URL"));
+        assert!(refused("file://relative").contains("write file:///folder"));
+        assert!(refused("ftp://host/a").contains("file, http, https and s3 are"));
+        assert!(refused("http://").contains("give http://HOST/FOLDER"));
+        assert!(refused("http://host/a?token=1").contains("without a query"));
+        assert!(refused("https://name:password@host/a").contains("every client could read"));
+        assert!(refused("s3:///prefix").contains("write s3://BUCKET/PREFIX"));
+        assert!(refused("s3://bucket/a//b").contains("cannot be used"));
+    }
+
+    #[test]
+    fn folders_urls_and_buckets_are_opened() {
+        let settings = TableConfig {
+            s3_endpoint: "http://127.0.0.1:9000".into(),
+            s3_region: "eu-central-1".into(),
+            s3_access_key_id: "id".into(),
+            s3_secret_access_key: "secret".to_string().into(),
+            ..Default::default()
+        };
+        let open = |location: &str| Source::open(location, &settings).unwrap();
+        assert!(matches!(open("/a/b"), Source::Folder(folder) if folder == std::path::Path::new("/a/b")));
+        assert!(
+            matches!(open("file:///a/b"), Source::Folder(folder) if folder == std::path::Path::new("/a/b"))
+        );
+        assert!(
+            matches!(open("https://host/a/b/"), Source::Objects(objects) if objects.prefix.as_ref().is_empty())
+        );
+        assert!(
+            matches!(open("s3://bucket/a/b/"), Source::Objects(objects) if objects.name("x") == "s3://bucket/a/b/x")
+        );
+        assert!(
+            matches!(open("s3://bucket"), Source::Objects(objects) if objects.prefix.as_ref().is_empty())
+        );
+        assert!(!format!("{settings:?}").contains("secret\""), "{settings:?}");
+    }
+}

@@ -1,0 +1,322 @@
+//! Every setting of a node, with its default and its bounds. They have the same names in `quoin.toml`, as
+//! flags and as environment variables.
+
+use quoin_engine::{HistoryConfig, Limits, LogConfig, RaftConfig, Settings, StoreConfig};
+use quoin_library::TableConfig;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::sync::LazyLock;
+
+quoin_engine::settings! {
+    /// The settings of one node. Sections are the fields after `cluster_token`.
+    pub struct Config in "" {
+        /// The node's name, unique in the cluster. Default quoin, not empty.
+        pub name: String = "quoin".into(),
+        /// The folder for everything that the node keeps. Default quoin-data.
+        pub data_dir: PathBuf = "quoin-data".into(),
+        /// Serve gRPC clients here, ADDRESS:PORT. Default 127.0.0.1:2379.
+        pub listen_client: SocketAddr = local(2379),
+        /// Serve other replicas here, ADDRESS:PORT. Default 127.0.0.1:2380.
+        pub listen_peer: SocketAddr = local(2380),
+        /// Serve HTTP here (/metrics, /livez, /readyz, the ledger), ADDRESS:PORT. Default 127.0.0.1:2381.
+        pub listen_http: SocketAddr = local(2381),
+        /// Serve Redis clients here, ADDRESS:PORT. Default 127.0.0.1:6379.
+        pub listen_resp: SocketAddr = local(6379),
+        /// How clients reach this node, URLs separated by commas. Default empty: http:// and listen_client.
+        pub advertise_client: Vec<String> = Vec::new(),
+        /// How other replicas reach this node, HOST:PORT. Default empty: listen_peer.
+        pub advertise_peer: String = String::new(),
+        /// The founding replicas, the same on each of them, NAME=HOST:PORT,... Default empty: this node
+        /// alone.
+        pub cluster: BTreeMap<String, String> = BTreeMap::new(),
+        /// Join a running cluster: peer addresses of some of its members, HOST:PORT,... The node must have
+        /// been added first. Default empty: found a cluster.
+        pub join: Vec<String> = Vec::new(),
+        /// Tells apart clusters whose founders have the same names and addresses. Default quoin.
+        pub cluster_token: String = "quoin".into(),
+        /// Timing and batching of the consensus.
+        pub raft: RaftConfig = RaftConfig::default(),
+        /// The log on disk.
+        pub log: LogConfig = LogConfig::default(),
+        /// The store on disk.
+        pub store: StoreConfig = StoreConfig::default(),
+        /// How much of the past is kept.
+        pub history: HistoryConfig = HistoryConfig::default(),
+        /// Lookup tables.
+        pub table: TableConfig = TableConfig::default(),
+        /// Limits of requests.
+        pub limits: Limits = Limits::default(),
+    }
+}
+
+fn local(port: u16) -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], port))
+}
+
+/// Every setting: its path, such as `raft.tick_ms`, and its help text.
+pub static SETTINGS: LazyLock<Vec<(&'static str, &'static str)>> = LazyLock::new(|| {
+    let expand = |setting: &(&'static str, &'static str)| match setting.0 {
+        "raft" => RaftConfig::SETTINGS.to_vec(),
+        "log" => LogConfig::SETTINGS.to_vec(),
+        "store" => StoreConfig::SETTINGS.to_vec(),
+        "history" => HistoryConfig::SETTINGS.to_vec(),
+        "table" => TableConfig::SETTINGS.to_vec(),
+        "limits" => Limits::SETTINGS.to_vec(),
+        _ => vec![*setting],
+    };
+    let settings = Config::SETTINGS.iter().flat_map(expand);
+    settings.map(|(path, help)| (path, help.trim_start().trim_end_matches('.'))).collect()
+});
+
+/// A setting with an impossible value.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{setting}: {problem}")]
+pub struct ConfigError {
+    /// The setting's path.
+    pub setting: &'static str,
+    /// What is wrong with its value, and what to do.
+    pub problem: String,
+}
+
+impl Config {
+    /// How other replicas reach this node, `host:port`.
+    pub fn peer_address(&self) -> String {
+        if self.advertise_peer.is_empty() {
+            self.listen_peer.to_string()
+        } else {
+            self.advertise_peer.clone()
+        }
+    }
+
+    /// How clients reach this node, as URLs.
+    pub fn client_urls(&self) -> Vec<String> {
+        if self.advertise_client.is_empty() {
+            vec![format!("http://{}", self.listen_client)]
+        } else {
+            self.advertise_client.clone()
+        }
+    }
+
+    /// Names and peer addresses of the founding replicas. This node alone if the settings name none.
+    pub fn founders(&self) -> BTreeMap<String, String> {
+        if self.cluster.is_empty() {
+            BTreeMap::from([(self.name.clone(), self.peer_address())])
+        } else {
+            self.cluster.clone()
+        }
+    }
+
+    /// The settings of this node's replica.
+    pub fn engine_settings(&self) -> Settings {
+        Settings {
+            name: self.name.clone(),
+            peer_address: self.peer_address(),
+            client_urls: self.client_urls(),
+            raft: self.raft.clone(),
+            log: self.log.clone(),
+            store: self.store.clone(),
+            history: self.history.clone(),
+            limits: self.limits.clone(),
+        }
+    }
+
+    /// Checks what can be checked without starting.
+    ///
+    /// # Errors
+    /// The first setting with an impossible value.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let fail = |setting, problem: String| Err(ConfigError { setting, problem });
+        if self.name.is_empty() {
+            return fail("name", "is empty; give each node of the cluster a name of its own".into());
+        }
+        if !self.cluster.is_empty() && !self.join.is_empty() {
+            return fail(
+                "join",
+                "a node either founds a cluster (cluster) or joins one (join), not both".into(),
+            );
+        }
+        if let Some(address) = self.cluster.get(&self.name) {
+            if *address != self.peer_address() {
+                let own = self.peer_address();
+                return fail("cluster", format!("says {address} for this node, whose peer address is {own}"));
+            }
+        } else if !self.cluster.is_empty() {
+            let names: Vec<_> = self.cluster.keys().map(String::as_str).collect();
+            return fail(
+                "cluster",
+                format!("does not name this node, {:?}, only {}", self.name, names.join(", ")),
+            );
+        }
+        if self.raft.election_ticks <= self.raft.heartbeat_ticks {
+            return fail(
+                "raft.election_ticks",
+                format!("is {}; must be more than raft.heartbeat_ticks", self.raft.election_ticks),
+            );
+        }
+        if self.table.s3_access_key_id.is_empty() != self.table.s3_secret_access_key.reveal().is_empty() {
+            return fail(
+                "table.s3_access_key_id",
+                "goes with table.s3_secret_access_key: set both or none".into(),
+            );
+        }
+        for (setting, value, bounds) in self.bounds() {
+            if value < *bounds.start() {
+                return fail(setting, format!("is {value}; at least {}", bounds.start()));
+            }
+            if value > *bounds.end() {
+                return fail(setting, format!("is {value}; at most {}", bounds.end()));
+            }
+        }
+        Ok(())
+    }
+
+    /// The bounds of those settings that have any.
+    fn bounds(&self) -> Vec<(&'static str, u64, RangeInclusive<u64>)> {
+        let (raft, limits) = (&self.raft, &self.limits);
+        let positive = |setting, value: usize| (setting, value as u64, 1..=u64::MAX);
+        // Two batches and a request fit into what may wait for one peer.
+        let message = |setting, value: usize| (setting, value as u64, 1..=16 << 20);
+        vec![
+            ("raft.tick_ms", raft.tick_ms, 1..=u64::MAX),
+            positive("raft.heartbeat_ticks", raft.heartbeat_ticks),
+            positive("raft.batch_commands_max", raft.batch_commands_max),
+            message("raft.batch_bytes_max", raft.batch_bytes_max),
+            positive("raft.batches_in_flight_max", raft.batches_in_flight_max),
+            ("log.segment_bytes", self.log.segment_bytes, 1 << 20..=u64::MAX),
+            positive("table.keys_max", self.table.keys_max),
+            positive("limits.key_bytes_max", limits.key_bytes_max),
+            message("limits.request_bytes_max", limits.request_bytes_max),
+            positive("limits.txn_operations_max", limits.txn_operations_max),
+            positive("limits.response_bytes_max", limits.response_bytes_max),
+            positive("limits.commands_in_flight_max", limits.commands_in_flight_max),
+            positive("limits.command_bytes_in_flight_max", limits.command_bytes_in_flight_max),
+            positive("limits.streams_per_connection_max", limits.streams_per_connection_max as usize),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn leaves(prefix: &str, table: &toml::Table, out: &mut Vec<String>) {
+        for (name, value) in table {
+            let path = if prefix.is_empty() { name.clone() } else { format!("{prefix}.{name}") };
+            match value {
+                toml::Value::Table(inner) if path != "cluster" => leaves(&path, inner, out),
+                _ => out.push(path),
+            }
+        }
+    }
+
+    #[test]
+    fn every_setting_is_described() {
+        let table = toml::Table::try_from(Config::default()).unwrap();
+        let mut paths = Vec::new();
+        leaves("", &table, &mut paths);
+        let mut described: Vec<String> = SETTINGS.iter().map(|(path, _)| (*path).to_string()).collect();
+        paths.sort();
+        described.sort();
+        assert_eq!(paths, described);
+    }
+
+    /// The number at the beginning of `text`, which may be in KiB or MiB.
+    fn number(text: &str) -> u64 {
+        let mut words = text.split([' ', ',', '.', ';']);
+        let number: u64 = words.next().unwrap().parse().unwrap_or_else(|_| panic!("no number: {text}"));
+        match words.next() {
+            Some("KiB") => number << 10,
+            Some("MiB") => number << 20,
+            _ => number,
+        }
+    }
+
+    fn after<'a>(help: &'a str, word: &str) -> Option<&'a str> {
+        help.split_once(word).map(|(_, rest)| rest)
+    }
+
+    fn with(path: &str, value: toml::Value) -> Config {
+        let mut table = toml::Table::try_from(Config::default()).unwrap();
+        match path.split_once('.') {
+            Some((section, name)) => table[section][name] = value,
+            None => table[path] = value,
+        }
+        table.try_into().unwrap()
+    }
+
+    #[test]
+    fn every_description_states_the_default_that_is_in_force() {
+        let table = toml::Table::try_from(Config::default()).unwrap();
+        for (path, help) in SETTINGS.iter() {
+            let value =
+                path.split('.').fold(&toml::Value::Table(table.clone()), |value, name| &value[name]).clone();
+            let stated = after(help, "Default ").unwrap_or_else(|| panic!("{path}: {help}"));
+            match value {
+                toml::Value::Integer(value) => assert_eq!(number(stated), value as u64, "{path}: {help}"),
+                toml::Value::String(text) if !text.is_empty() => {
+                    assert!(stated.starts_with(&text), "{path}: {help}")
+                }
+                toml::Value::Boolean(value) => {
+                    assert!(stated.starts_with(&value.to_string()), "{path}: {help}")
+                }
+                _ => assert!(stated.starts_with("empty"), "{path}: {help}"),
+            }
+        }
+    }
+
+    #[test]
+    fn every_bound_that_a_description_states_is_kept_and_no_other() {
+        let defaults = toml::Table::try_from(Config::default()).unwrap();
+        let defaults = toml::Value::Table(defaults);
+        let refused = |path: &str, value: u64| {
+            with(path, toml::Value::Integer(value as i64)).check().err().map(|error| error.setting)
+        };
+        for (path, help) in SETTINGS.iter() {
+            let value = path.split('.').fold(&defaults, |value, name| &value[name]);
+            // Its bound depends on another setting.
+            if !value.is_integer() || *path == "raft.election_ticks" {
+                continue;
+            }
+            let least = after(help, "at least ").map_or(0, number);
+            assert_eq!(refused(path, least), None, "{path}: {help}");
+            if let Some(less) = least.checked_sub(1) {
+                assert_eq!(refused(path, less), Some(*path), "{path}: {help}");
+            }
+            let most = after(help, "at most ").map_or(u64::from(u32::MAX), number);
+            if *path != "raft.heartbeat_ticks" {
+                assert_eq!(refused(path, most), None, "{path}: {help}");
+            }
+            if help.contains("at most ") {
+                assert_eq!(refused(path, most + 1), Some(*path), "{path}: {help}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_impossible_value_is_refused_with_its_setting() {
+        let refused = |change: fn(&mut Config)| {
+            let mut config = Config::default();
+            change(&mut config);
+            config.check().unwrap_err().to_string()
+        };
+        assert!(refused(|config| config.name.clear()).starts_with("name: is empty"));
+        let other = |config: &mut Config| drop(config.cluster.insert("b".into(), "127.0.0.1:1".into()));
+        assert!(refused(other).contains("does not name this node, \"quoin\", only b"));
+        let elsewhere =
+            |config: &mut Config| drop(config.cluster.insert("quoin".into(), "127.0.0.1:1".into()));
+        assert!(
+            refused(elsewhere)
+                .contains("says 127.0.0.1:1 for this node, whose peer address is 127.0.0.1:2380")
+        );
+        assert!(refused(|config| config.raft.election_ticks = 2).starts_with("raft.election_ticks"));
+        assert_eq!(Config::default().check(), Ok(()));
+    }
+
+    #[test]
+    fn an_unknown_key_is_refused_by_name() {
+        let error = toml::from_str::<Config>("[raft]\ntick = 3").unwrap_err().to_string();
+        assert!(error.contains("unknown field `tick`"), "{error}");
+    }
+}

@@ -1,0 +1,116 @@
+//! Whom a data folder belongs to: `identity.json`, written once, before anything else.
+
+use serde::{Deserialize, Serialize};
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::Path;
+
+/// The version of a data folder's layout that this program writes and reads.
+pub const LAYOUT_VERSION: u32 = 1;
+const FILE: &str = "identity.json";
+
+/// The identity of a data folder.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Identity {
+    /// The version of the folder's layout.
+    pub layout: u32,
+    /// The cluster, in hexadecimal.
+    #[serde(with = "hexadecimal")]
+    pub cluster: u64,
+    /// The member, in hexadecimal.
+    #[serde(with = "hexadecimal")]
+    pub id: u64,
+    /// The node's name.
+    pub name: String,
+    /// Whether the node founded the cluster. If not, it joined.
+    pub founder: bool,
+}
+
+mod hexadecimal {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(number: &u64, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&format!("{number:016x}"))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        u64::from_str_radix(&text, 16).map_err(D::Error::custom)
+    }
+}
+
+impl Identity {
+    /// Reads the identity of `folder`; `None` if it has none yet.
+    ///
+    /// # Errors
+    /// The file cannot be read or decoded, or the layout is of another version.
+    pub fn read(folder: &Path) -> io::Result<Option<Self>> {
+        let path = folder.join(FILE);
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(io::Error::new(error.kind(), format!("{}: {error}", path.display()))),
+        };
+        let invalid = |problem: String| {
+            io::Error::new(io::ErrorKind::InvalidData, format!("{}: {problem}", path.display()))
+        };
+        let identity: Self = serde_json::from_str(&text).map_err(|error| invalid(error.to_string()))?;
+        if identity.layout != LAYOUT_VERSION {
+            let layout = identity.layout;
+            let problem = format!("the folder has layout {layout}, and this program reads {LAYOUT_VERSION}");
+            return Err(invalid(problem));
+        }
+        Ok(Some(identity))
+    }
+
+    /// Writes the identity of `folder`, wholly or not at all.
+    ///
+    /// # Errors
+    /// The folder cannot be written.
+    pub fn write(&self, folder: &Path) -> io::Result<()> {
+        let temporary = folder.join("identity.json.new");
+        let mut file = File::create(&temporary)?;
+        file.write_all(serde_json::to_string_pretty(self)?.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&temporary, folder.join(FILE))?;
+        File::open(folder)?.sync_all()
+    }
+}
+
+/// Hashes texts to a number other than 0, the same on every machine and in every version: 64-bit FNV-1a with
+/// a zero byte after each text.
+pub fn number_of<'a>(texts: impl IntoIterator<Item = &'a str>) -> u64 {
+    let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
+    for text in texts {
+        for byte in text.bytes().chain([0]) {
+            hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+    hash.max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_identity_comes_back_as_written_and_numbers_are_pinned() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(Identity::read(folder.path()).unwrap(), None);
+        let identity =
+            Identity { layout: 1, cluster: number_of(["a", "b"]), id: 7, name: "n".into(), founder: true };
+        identity.write(folder.path()).unwrap();
+        assert_eq!(Identity::read(folder.path()).unwrap(), Some(identity));
+        assert_eq!(number_of(["a", "b"]), 0xab40_d782_0d40_8076);
+        assert_ne!(number_of(["ab"]), number_of(["a", "b"]));
+    }
+
+    #[test]
+    fn another_layout_is_refused_by_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let text = r#"{"layout": 9, "cluster": "1", "id": "1", "name": "n", "founder": true}"#;
+        fs::write(folder.path().join(FILE), text).unwrap();
+        assert!(Identity::read(folder.path()).unwrap_err().to_string().contains("layout 9"));
+    }
+}

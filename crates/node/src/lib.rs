@@ -1,0 +1,19 @@
+//! One node of Quoin: its configuration, its identity, and how its parts are put together.
+//!
+//! Reading order: `config.rs` (every setting), `node.rs` (the parts, in the order in which they need each
+//! other), `membership.rs` and `identity.rs` (who the node is), `restore.rs` (a data folder made from a
+//! backup).
+//!
+//! What it deliberately does not do: any part of a request. Those belong to the engine and the adapters.
+
+pub mod config;
+mod error;
+pub mod identity;
+mod membership;
+mod node;
+mod restore;
+
+pub use config::Config;
+pub use error::StartError;
+pub use node::Node;
+pub use restore::restore;

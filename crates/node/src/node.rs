@@ -1,0 +1,103 @@
+//! One node: its data folder, its replica, its ports. [`Node::start`] starts the parts in the order in which
+//! they need each other, and [`Node::stop`] stops them in the opposite order.
+
+use crate::config::Config;
+use crate::error::{StartError, io_error};
+use crate::membership;
+use quoin_api as api;
+use quoin_consensus::log::RealDisk;
+use quoin_engine::{Engine, Opened, Running};
+use quoin_library::{Keeper, Library};
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+
+/// A running node.
+pub struct Node {
+    replica: Running,
+    keeper: Keeper,
+    servers: api::Servers,
+}
+
+impl Node {
+    /// Starts a node. When this returns it serves clients, though it may not have found a leader yet.
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    pub async fn start(config: Config) -> Result<Self, StartError> {
+        config.check()?;
+        // Sockets first: a port in use is the most common mistake, and cheap to find.
+        let peer_listener = listen(config.listen_peer, "peer")?;
+        let client_listener = listen(config.listen_client, "client")?;
+        let http_listener = listen(config.listen_http, "http")?;
+        let resp_listener = listen(config.listen_resp, "resp")?;
+        let (library, tables) = (Library::new(config.table.clone()), config.data_dir.join("tables"));
+        let (name, clients) = (config.name.clone(), config.listen_client);
+        let (opened, peers) = tokio::task::spawn_blocking(move || open(&config))
+            .await
+            .map_err(|error| io_error("opening the data folder", io::Error::other(error)))??;
+        let replica = opened
+            .start(peer_listener, peers)
+            .map_err(|error| io_error("starting the replica's threads", error))?;
+        let (engine, library) = (replica.engine(), Arc::new(library));
+        let keeper =
+            Keeper::start(engine.clone(), Arc::clone(&library), tables, tokio::runtime::Handle::current())
+                .map_err(|error| io_error("starting threads", error))?;
+        let servers = api::serve(engine.clone(), library, client_listener, http_listener, resp_listener)
+            .map_err(|error| io_error("serving clients", error))?;
+        tracing::info!(
+            name,
+            member = format!("{:x}", engine.id()),
+            cluster = format!("{:x}", engine.cluster()),
+            %clients,
+            "started"
+        );
+        Ok(Self { replica, keeper, servers })
+    }
+
+    /// A handle to its replica.
+    pub fn engine(&self) -> Engine {
+        self.replica.engine()
+    }
+
+    /// Waits until the node stops by itself; returns the reason.
+    pub async fn failed(&self) -> String {
+        self.replica.failed().await
+    }
+
+    /// Stops the node: hands leadership over, closes clients' connections, writes the store out.
+    pub async fn stop(self) {
+        self.engine().hand_over().await;
+        let Self { replica, keeper, servers } = self;
+        servers.stop().await;
+        let ended = tokio::task::spawn_blocking(move || {
+            keeper.stop();
+            replica.stop();
+        });
+        if ended.await.is_err() {
+            tracing::error!("stopping panicked");
+        }
+    }
+}
+
+fn listen(address: SocketAddr, what: &str) -> Result<TcpListener, StartError> {
+    let what = format!("listening on {address} ({what}); is another process using the port?");
+    TcpListener::bind(address).map_err(|error| io_error(what, error))
+}
+
+/// Opens the replica in the data folder, or founds one in an empty folder. Returns it with the peer addresses
+/// that it was told.
+fn open(config: &Config) -> Result<(Opened, BTreeMap<u64, String>), StartError> {
+    let folder = &config.data_dir;
+    std::fs::create_dir_all(folder)
+        .map_err(|error| io_error(format!("creating {}", folder.display()), error))?;
+    // Takes the folder's lock, before anything is read or written.
+    let disk = RealDisk::open(&folder.join("log"))
+        .map_err(|error| io_error(format!("opening {}", folder.join("log").display()), error))?;
+    let (identity, peers) = membership::identify(config)?;
+    let founding = identity.founder.then(|| membership::founding(config));
+    let who = (identity.cluster, identity.id);
+    let opened = Opened::open(who, folder, Arc::new(disk), config.engine_settings(), founding.as_ref())?;
+    Ok((opened, peers))
+}

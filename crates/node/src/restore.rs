@@ -1,0 +1,113 @@
+//! Makes a data folder from a snapshot file, for a new cluster that begins where the file ends.
+//!
+//! The file is what etcd's `Maintenance.Snapshot` streams (`etcdctl snapshot save`): the chunks of
+//! [`quoin_store::Export`], zeros up to a multiple of 512 bytes, and the SHA-256 of all of it. Every founder
+//! restores the same file with the same settings. Keys, leases and history come back with their revisions;
+//! members and alarms do not.
+//!
+//! **Invariant: Whole or nothing.** The folder is made beside the data folder and renamed into place at the
+//! end.
+
+use crate::config::Config;
+use crate::error::{StartError, io_error};
+use crate::identity::Identity;
+use crate::membership::{founder, founding};
+use quoin_consensus::GROUP;
+use quoin_core::{Progress, machines};
+use quoin_engine::OpenError;
+use quoin_store::{StoreFolder, read_chunk};
+use sha2::{Digest, Sha256};
+use std::fs::{self, File};
+use std::io::{self, Read, Seek};
+use std::path::{Path, PathBuf};
+
+const SHA_BYTES: u64 = 32;
+/// The length of what comes before the SHA-256 is a multiple of this.
+const BLOCK_BYTES: u64 = 512;
+
+/// Makes `config.data_dir` from the snapshot in `file`. Returns the progress of the state in it.
+///
+/// # Errors
+/// The data folder exists already, the file is not a whole snapshot, or the disk failed. Then no data folder
+/// was made.
+pub fn restore(config: &Config, file: &Path) -> Result<Progress, StartError> {
+    config.check()?;
+    let target = &config.data_dir;
+    if target.exists() {
+        return Err(StartError::Identity(format!(
+            "{} exists already: name a new data folder to restore into",
+            target.display()
+        )));
+    }
+    let snapshot = open_checked(file).map_err(|error| io_error(file.display().to_string(), error))?;
+    let unfinished = unfinished_path(target);
+    let failed = |error| io_error(format!("restoring into {}", unfinished.display()), error);
+    match fs::remove_dir_all(&unfinished) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
+        _ => {}
+    }
+    fs::create_dir_all(&unfinished).map_err(failed)?;
+    let (identity, _) = founder(config);
+    let progress = fill(config, &unfinished, snapshot, file)?;
+    identity.write(&unfinished).map_err(failed)?;
+    let parent = target.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    fs::rename(&unfinished, target).and_then(|()| File::open(parent)?.sync_all()).map_err(failed)?;
+    debug_assert!(matches!(Identity::read(target), Ok(Some(_))));
+    Ok(progress)
+}
+
+fn unfinished_path(target: &Path) -> PathBuf {
+    let mut name = target.file_name().unwrap_or_default().to_os_string();
+    name.push(".restoring");
+    target.with_file_name(name)
+}
+
+/// Opens a snapshot file, checks its checksum, and returns its chunks.
+fn open_checked(path: &Path) -> io::Result<impl Read> {
+    let mut file = File::open(path)?;
+    let invalid = |text: &str| Err(io::Error::new(io::ErrorKind::InvalidData, text));
+    let length = file.metadata()?.len();
+    if length % BLOCK_BYTES != SHA_BYTES {
+        return invalid("the file is not a whole snapshot with a checksum: save it again");
+    }
+    let content = length - SHA_BYTES;
+    let mut sha = Sha256::new();
+    io::copy(&mut (&mut file).take(content), &mut sha)?;
+    let mut expected = [0; SHA_BYTES as usize];
+    file.read_exact(&mut expected)?;
+    if sha.finalize()[..] != expected {
+        return invalid("the checksum does not match the content: save it again");
+    }
+    file.rewind()?;
+    Ok(io::BufReader::new(file).take(content))
+}
+
+fn fill(
+    config: &Config,
+    folder: &Path,
+    mut snapshot: impl Read,
+    file: &Path,
+) -> Result<Progress, StartError> {
+    let failed = |error: OpenError| StartError::Open(error);
+    let stores = StoreFolder::open(&folder.join("store")).map_err(|error| failed(error.into()))?;
+    let damaged = |error: &dyn std::fmt::Display| {
+        let error = io::Error::new(io::ErrorKind::InvalidData, error.to_string());
+        io_error(file.display().to_string(), error)
+    };
+    let options = config.store.options();
+    let mut importer = stores.import(GROUP.0, options).map_err(|error| failed(error.into()))?;
+    while !importer.is_whole() {
+        let chunk = read_chunk(&mut snapshot).map_err(|error| damaged(&error))?;
+        let chunk = chunk.ok_or_else(|| damaged(&"the file ends before the snapshot does"))?;
+        importer.chunk(chunk).map_err(|error| damaged(&error))?;
+    }
+    let (store, _) = importer.commit().map_err(|error| damaged(&error))?;
+    let founding = founding(config);
+    let begin = || {
+        let progress = machines::found_again(&store, founding.record(), &founding.members)?;
+        store.batch_applied(progress.index)?;
+        store.flush()?;
+        Ok(progress)
+    };
+    begin().map_err(failed)
+}

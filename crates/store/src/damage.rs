@@ -1,0 +1,93 @@
+//! Faults of the engine, and which file is to blame.
+//!
+//! The engine's errors name no files. So after a fault, every table file is checked until the damaged ones
+//! are known.
+
+use lsm_tree::checksum::ChecksummedWriter;
+use lsm_tree::{Cache, Checksum, Table};
+use std::fs::File;
+use std::io;
+use std::panic::catch_unwind;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Why a table file cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TableError {
+    /// The engine refuses the file.
+    #[error("table file {}: {source}", path.display())]
+    Refused {
+        /// The file.
+        path: PathBuf,
+        /// The engine's reason.
+        #[source]
+        source: lsm_tree::Error,
+    },
+    /// The engine panicked while it read the file.
+    #[error("table file {}: the engine panicked while reading it", path.display())]
+    Panicked {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file's checksum is not the recorded one.
+    #[error("table file {}: its checksum does not match the recorded one", path.display())]
+    Checksum {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+impl TableError {
+    /// The engine's fault, with the name of the table's file.
+    pub(crate) fn refused(table: &Table, source: lsm_tree::Error) -> Self {
+        Self::Refused { path: table.path.to_path_buf(), source }
+    }
+}
+
+/// A fault of the engine, with the damaged files that may explain it.
+#[derive(Debug, thiserror::Error)]
+#[error("{source}{}", damaged.iter().map(|file| format!("; {file}")).collect::<String>())]
+pub(crate) struct EngineFault {
+    source: lsm_tree::Error,
+    damaged: Vec<TableError>,
+}
+
+impl EngineFault {
+    /// Reads all `tables` to find the damaged ones.
+    pub(crate) fn explain<'a>(source: lsm_tree::Error, tables: impl Iterator<Item = &'a Table>) -> Self {
+        Self { source, damaged: tables.filter_map(|table| check_table(table).err()).collect() }
+    }
+}
+
+fn check_table(table: &Table) -> Result<(), TableError> {
+    match checksum_of(&table.path) {
+        Ok(checksum) if checksum == table.checksum() => Ok(()),
+        Ok(_) => Err(TableError::Checksum { path: table.path.to_path_buf() }),
+        Err(error) => Err(TableError::refused(table, error.into())),
+    }
+}
+
+/// Opens each table file in the store's `folder` by itself, to find one that cannot be opened.
+pub(crate) fn check_table_files(folder: &Path) -> Result<(), TableError> {
+    let entries = std::fs::read_dir(folder.join("tables")).into_iter().flatten();
+    entries.flatten().try_for_each(|entry| open_table(entry.path()))
+}
+
+fn open_table(path: PathBuf) -> Result<(), TableError> {
+    let none = Checksum::from_raw(0);
+    let cache = Arc::new(Cache::with_capacity_bytes(0));
+    let file = path.clone();
+    match catch_unwind(|| Table::recover(file, none, 0, 0, cache, None, true, true)) {
+        Ok(Ok(_)) => Ok(()),
+        Ok(Err(source)) => Err(TableError::Refused { path, source }),
+        Err(_) => Err(TableError::Panicked { path }),
+    }
+}
+
+/// The engine's checksum of a whole file.
+pub(crate) fn checksum_of(path: &Path) -> io::Result<Checksum> {
+    let mut writer = ChecksummedWriter::new(io::sink());
+    io::copy(&mut File::open(path)?, &mut writer)?;
+    Ok(writer.checksum())
+}

@@ -1,0 +1,43 @@
+//! A store's settings.
+
+use std::time::Duration;
+
+/// Settings of a store. Sizes are in bytes.
+#[derive(Clone, Debug)]
+pub struct StoreOptions {
+    /// Cache for blocks of table files. Recently read values get another quarter of this on top.
+    pub cache_bytes: u64,
+    /// A memtable is sealed when it reaches this size. All memtables together hold up to
+    /// `memtables_sealed_max + 1` times as much.
+    pub memtable_bytes: u64,
+    /// Sealed memtables that may wait for the flusher; beyond this, applying waits.
+    pub memtables_sealed_max: usize,
+    /// A memtable is sealed when it reaches this age, so that the log can be purged.
+    pub flush_after: Duration,
+    /// From this many unmerged flushes on, each entry is delayed a little.
+    pub first_level_slow: usize,
+    /// From this many unmerged flushes on, applying waits for the compactor.
+    pub first_level_stop: usize,
+    /// Target size of the table files that compaction writes.
+    pub table_bytes: u64,
+    /// Size of a block: the unit of reading and caching.
+    pub block_bytes: u32,
+    /// Maximum number of open table files.
+    pub files_open_max: usize,
+}
+
+impl Default for StoreOptions {
+    fn default() -> Self {
+        Self {
+            cache_bytes: 256 << 20,
+            memtable_bytes: 64 << 20,
+            memtables_sealed_max: 3,
+            flush_after: Duration::from_secs(60),
+            first_level_slow: 12,
+            first_level_stop: 24,
+            table_bytes: 64 << 20,
+            block_bytes: 4096,
+            files_open_max: 512,
+        }
+    }
+}

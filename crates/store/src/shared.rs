@@ -1,0 +1,160 @@
+//! What the writer, the readers and the background threads share, and what happens in the foreground: reads,
+//! writes, and back-pressure on the writer.
+
+use crate::layers::Layers;
+use crate::options::StoreOptions;
+use crate::published::Published;
+use crate::record;
+use crate::retention::Retentions;
+use crate::rows::{Lookup, Rows};
+use crate::signals::Signals;
+use crate::stats::{Counters, StoreStats};
+use crate::tree::Tree;
+use lsm_tree::{InternalValue, Slice};
+use quoin_core::{Index, Sequence, StoreError};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::time::{Duration, Instant};
+
+/// How long the writer pauses per entry, for each unmerged flush from `first_level_slow` on.
+const SLOW_STEP: Duration = Duration::from_micros(500);
+/// The pause grows no further than this many steps.
+const SLOW_STEPS_MAX: u32 = 10;
+
+/// State of an open store.
+pub(crate) struct Shared {
+    pub(crate) options: StoreOptions,
+    pub(crate) tree: Tree,
+    pub(crate) layers: Published,
+    pub(crate) retentions: Arc<Retentions>,
+    pub(crate) signals: Signals,
+    pub(crate) counters: Counters,
+    /// Index of the last log entry that was applied.
+    pub(crate) applied: AtomicU64,
+    /// Index of the last log entry whose effects are on disk.
+    pub(crate) persisted: AtomicU64,
+    rows: Rows,
+}
+
+impl Shared {
+    /// State over an opened tree whose compaction filter uses `retentions` and the stop flag of `signals`.
+    pub(crate) fn new(
+        tree: Tree,
+        retentions: Arc<Retentions>,
+        signals: Signals,
+        options: StoreOptions,
+    ) -> Self {
+        Self {
+            layers: Published::new(&tree),
+            rows: Rows::new(options.cache_bytes / 4),
+            options,
+            tree,
+            retentions,
+            signals,
+            counters: Counters::default(),
+            applied: AtomicU64::default(),
+            persisted: AtomicU64::default(),
+        }
+    }
+
+    /// Adds an entry to the active memtable.
+    pub(crate) fn insert(&self, entry: InternalValue, at: Sequence) {
+        let (key, stored) = (entry.key.user_key.clone(), entry.value.clone());
+        self.layers.load().active.insert(entry);
+        self.rows.written(&key, at, &stored);
+    }
+
+    /// The stored value of `key` as of `at`, header included.
+    pub(crate) fn get(&self, key: Slice, at: Sequence) -> Result<Option<Slice>, StoreError> {
+        match self.rows.get(&key) {
+            Lookup::Hit(newest, stored) if newest <= at => return Ok(Some(stored)),
+            Lookup::Hit(..) => {}
+            Lookup::Miss(ticket) => {
+                let Some(stored) = self.layers.load().find(&key, u64::MAX)? else { return Ok(None) };
+                let (newest, ..) = record::header(&stored)?;
+                if newest <= at {
+                    self.rows.keep(&ticket, key, newest, &stored);
+                    return Ok(Some(stored));
+                }
+            }
+        }
+        self.layers.load().find(&key, record::seqno_limit(at))
+    }
+
+    /// Called between two log entries: seals a full or old memtable, then applies back-pressure.
+    pub(crate) fn batch_applied(&self, index: Index) -> Result<(), StoreError> {
+        // Invariant: One step. The entry is whole, with its progress record, before a memtable may be sealed.
+        self.applied.store(index.0, Release);
+        let layers = self.layers.load();
+        let full = layers.active.size() >= self.options.memtable_bytes;
+        if full || (layers.since.elapsed() >= self.options.flush_after && !layers.active.is_empty()) {
+            drop(layers);
+            self.seal(index);
+        }
+        self.signals.health()?;
+        self.hold_back()
+    }
+
+    /// Seals what was applied and waits until the flusher has written it.
+    pub(crate) fn flush(&self) -> Result<(), StoreError> {
+        if !self.layers.load().active.is_empty() {
+            self.seal(Index(self.applied.load(Acquire)));
+        }
+        self.wait_until(|layers| layers.sealed.is_empty())
+    }
+
+    fn seal(&self, index: Index) {
+        self.layers.seal(index);
+        self.signals.wake_flusher();
+    }
+
+    /// Back-pressure: slows the writer down while unmerged flushes pile up, and stops it where memory or
+    /// reads would suffer.
+    // Invariant: Bounded. Sealed memtables and first-level runs are the store's queues; a full one stops the
+    // writer.
+    fn hold_back(&self) -> Result<(), StoreError> {
+        let StoreOptions { memtables_sealed_max, first_level_slow, first_level_stop, .. } = self.options;
+        let runs = {
+            let layers = self.layers.load();
+            if layers.sealed.len() <= memtables_sealed_max
+                && layers.tables.first_level_runs < first_level_slow
+            {
+                return Ok(());
+            }
+            layers.tables.first_level_runs
+        };
+        let started = Instant::now();
+        if let Some(steps @ 1..) = (runs + 1).checked_sub(first_level_slow) {
+            std::thread::sleep(SLOW_STEP * u32::try_from(steps).unwrap_or(u32::MAX).min(SLOW_STEPS_MAX));
+        }
+        let outcome = self.wait_until(|layers| {
+            layers.sealed.len() <= memtables_sealed_max && layers.tables.first_level_runs < first_level_stop
+        });
+        let waited = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
+        self.counters.waited_us.fetch_add(waited, Relaxed);
+        outcome
+    }
+
+    /// Waits until the layers are as `enough` wants them.
+    pub(crate) fn wait_until(&self, enough: impl Fn(&Layers) -> bool) -> Result<(), StoreError> {
+        self.signals.wait_until(|| enough(&self.layers.load()))
+    }
+
+    /// Sizes and counts.
+    pub(crate) fn stats(&self) -> StoreStats {
+        let layers = self.layers.load();
+        StoreStats {
+            disk_bytes: layers.tables.bytes,
+            memtable_bytes: layers.active.size()
+                + layers.sealed.iter().map(|sealed| sealed.memtable.size()).sum::<u64>(),
+            memtables_sealed: layers.sealed.len(),
+            first_level_runs: layers.tables.first_level_runs,
+            tables: layers.tables.iter().count(),
+            table_entries: layers.tables.iter().map(|table| table.metadata.item_count).sum(),
+            flushes: self.counters.flushes.load(Relaxed),
+            compactions: self.counters.compactions.load(Relaxed),
+            waited_us: self.counters.waited_us.load(Relaxed),
+        }
+    }
+}

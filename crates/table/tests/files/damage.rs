@@ -1,0 +1,163 @@
+//! Damaged files: a changed, missing or added byte is refused, and the error names file, block and checksums.
+
+use super::write;
+use proptest::prelude::*;
+use quoin_table::{Codec, FileError, Options, Plan, Schema, Shard, Table};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::LazyLock;
+
+const BLOCK: usize = 64 << 10;
+
+/// A file of a little over two blocks, with a heap and a default row.
+fn sample(folder: &Path) -> Vec<u8> {
+    let mut schema = Schema::variable(8);
+    schema.default_row = Some(b"none".to_vec());
+    let entries: BTreeMap<u64, Vec<u8>> =
+        (0..2000u64).map(|key| (key, vec![key as u8; key as usize % 90])).collect();
+    let files = write(folder, &schema, Plan { shards: 1, parts: 3 }, &entries);
+    std::fs::read(&files[0]).expect("just written")
+}
+
+fn open(folder: &Path, bytes: &[u8]) -> Result<Shard, FileError> {
+    let file = folder.join("damaged");
+    std::fs::write(&file, bytes).expect("there is room");
+    Shard::open(&file, Options::default())
+}
+
+#[test]
+fn every_flipped_byte_is_refused_with_file_block_and_both_checksums() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let whole = sample(folder.path());
+    let checksums_at = whole.len() - 4 * (whole.len() / BLOCK + 1);
+    // All of the header and the checksums, and a sample of the rest.
+    let mut places: Vec<usize> = (0..300).chain(checksums_at - 200..whole.len()).collect();
+    places.extend((300..checksums_at).step_by(97));
+    let mut bytes = whole.clone();
+    for place in places {
+        bytes[place] ^= 1 << (place % 8);
+        let Err(FileError::Checksum { file, block, expected, found }) = open(folder.path(), &bytes) else {
+            panic!("flipped byte {place} went unnoticed");
+        };
+        assert!(file.ends_with("damaged"));
+        assert_ne!(expected, found);
+        let expected_block = if place < 256 { 0 } else { place.min(checksums_at) / BLOCK };
+        assert_eq!(block as usize, expected_block, "byte {place}");
+        bytes[place] = whole[place];
+    }
+    open(folder.path(), &bytes).expect("whole again");
+}
+
+#[test]
+fn a_cut_or_lengthened_file_is_refused_with_file_block_and_both_checksums() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let whole = sample(folder.path());
+    for length in (0..whole.len()).step_by(251).chain([255, 256, whole.len() - 1]) {
+        let Err(FileError::Cut { length: said, block, expected, found, .. }) =
+            open(folder.path(), &whole[..length])
+        else {
+            panic!("a cut at {length} went unnoticed");
+        };
+        assert_eq!((said, block as usize), (length as u64, length / BLOCK));
+        assert!(expected != found || length == 0, "cut at {length}");
+    }
+    let mut longer = whole;
+    longer.push(0);
+    assert!(matches!(open(folder.path(), &longer), Err(FileError::Cut { .. })));
+}
+
+#[test]
+fn shards_of_different_tables_are_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let entries = (0..10u64).map(|key| (key, vec![0; 4])).collect();
+    let mut shards = Vec::new();
+    for (name, schema, plan) in [
+        ("a", Schema::fixed(Codec::Raw, 4), Plan { shards: 2, parts: 1 }),
+        ("b", Schema::fixed(Codec::F32 { dimension: 1 }, 4), Plan { shards: 2, parts: 1 }),
+    ] {
+        let folder = folder.path().join(name);
+        std::fs::create_dir(&folder).expect("a folder");
+        shards.extend(write(&folder, &schema, plan, &entries));
+    }
+    let table = |files: &[usize]| {
+        let open = |&number: &usize| Shard::open(&shards[number], Options::default()).expect("whole");
+        Table::new(files.iter().map(open).collect()).map(|_| ()).map_err(|error| error.to_string())
+    };
+    assert_eq!(table(&[0, 1]), Ok(()));
+    assert!(table(&[0]).expect_err("one is missing").contains("shard 0 of 2, not 0 of 1"));
+    assert!(table(&[1, 0]).expect_err("wrong order").contains("shard 1 of 2, not 0 of 2"));
+    assert!(table(&[0, 3]).expect_err("another schema").contains("its schema is"));
+    assert!(table(&[]).is_err());
+}
+
+/// Computes valid checksums for arbitrary content, as a hostile or broken writer could.
+fn seal(bytes: &mut [u8]) {
+    let at = u64::from_le_bytes(bytes[96..104].try_into().expect("eight bytes")) as usize;
+    if at > BLOCK && at < bytes.len() || at >= 4096 && at <= bytes.len() {
+        let sums: Vec<u32> = bytes[..at]
+            .chunks(BLOCK)
+            .enumerate()
+            .map(|(number, block)| crc32c::crc32c(if number == 0 { &block[256..] } else { block }))
+            .collect();
+        for (place, sum) in bytes[at..].chunks_exact_mut(4).zip(sums) {
+            place.copy_from_slice(&sum.to_le_bytes());
+        }
+        let sum = crc32c::crc32c(&bytes[at..]);
+        bytes[108..112].copy_from_slice(&sum.to_le_bytes());
+    }
+    let sum = crc32c::crc32c(&bytes[..252]);
+    bytes[252..256].copy_from_slice(&sum.to_le_bytes());
+}
+
+/// Opens arbitrary bytes; if they open, reads them from end to end. Whether they opened.
+fn exercise(folder: &Path, bytes: &[u8]) -> bool {
+    let Ok(shard) = open(folder, bytes) else { return false };
+    let keys: Vec<u64> =
+        (0..shard.parts()).flat_map(|part| shard.entries(part)).map(|(key, _)| key).take(5000).collect();
+    if let Ok(table) = Table::new(vec![shard]) {
+        table.locate(&keys, |_, value| assert!(value.len() <= bytes.len()));
+        table.locate(&[0, 1, u64::MAX], |_, _| {});
+    }
+    true
+}
+
+static WHOLE: LazyLock<Vec<u8>> = LazyLock::new(|| sample(tempfile::tempdir().expect("a folder").path()));
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1000, ..ProptestConfig::default() })]
+    #[test]
+    fn invalid_content_under_valid_checksums_never_makes_a_reader_leave_the_file(
+        changes in prop::collection::vec((0usize..6, 0usize..256, any::<u8>()), 1..5)
+    ) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut bytes = WHOLE.clone();
+        let eight = |place: usize| bytes[place..place + 8].try_into().expect("eight bytes");
+        let at = |place: usize| u64::from_le_bytes(eight(place)) as usize;
+        let sections = [0, 4096, at(72), at(80), at(96), bytes.len() / 2];
+        for (section, offset, byte) in changes {
+            let place = sections[section] + offset;
+            if place < bytes.len() {
+                bytes[place] = byte;
+            }
+        }
+        seal(&mut bytes);
+        exercise(folder.path(), &bytes);
+    }
+}
+
+/// The files in `corpus` are those that fuzzing kept. Each opens or is refused, as its name says.
+#[test]
+fn the_fuzz_corpus_opens_or_is_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus/shard");
+    let mut seen = (0, 0);
+    for entry in std::fs::read_dir(&corpus).expect("the corpus is in the repository") {
+        let path = entry.expect("a readable folder").path();
+        let bytes = std::fs::read(&path).expect("a readable file");
+        let opens = exercise(folder.path(), &bytes);
+        let name = path.file_name().expect("a file").to_string_lossy().into_owned();
+        assert_eq!(opens, name.starts_with("opens"), "{name}");
+        if opens { seen.0 += 1 } else { seen.1 += 1 }
+    }
+    assert!(seen.0 > 0 && seen.1 > 0, "both kinds: {seen:?}");
+}

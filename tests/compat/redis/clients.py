@@ -1,0 +1,107 @@
+"""What users of redis-py do, on the three replicas of a cluster whose addresses are the arguments."""
+
+import sys
+import threading
+import time
+
+import redis
+
+PORTS = [int(address.rsplit(":", 1)[1]) for address in sys.argv[1:]]
+
+
+def client(replica=0, **options):
+    return redis.Redis(host="127.0.0.1", port=PORTS[replica], decode_responses=True, **options)
+
+
+def strings():
+    r = client()
+    assert r.ping()
+    assert r.set("py:a", "1") and r.get("py:a") == "1"
+    assert r.set("py:a", "2", nx=True) is None
+    assert r.set("py:a", "2", xx=True, get=True) == "1"
+    assert r.incr("py:n", 5) == 5 and r.decr("py:n") == 4
+    assert r.incrbyfloat("py:f", 0.5) == 0.5
+    assert r.append("py:s", "abc") == 3 and r.getrange("py:s", 1, -1) == "bc"
+    assert r.mset({"py:x": 1, "py:y": 2}) and r.mget("py:x", "py:none", "py:y") == ["1", None, "2"]
+    assert r.delete("py:x", "py:y", "py:none") == 2
+    assert r.exists("py:x") == 0
+    # A read on any replica sees every write that was answered before it.
+    assert [client(replica).get("py:a") for replica in range(3)] == ["2"] * 3
+
+
+def expiry():
+    r = client()
+    r.set("py:ttl", "v", px=50_000)
+    assert 0 < r.ttl("py:ttl") <= 50 and r.persist("py:ttl") and r.ttl("py:ttl") == -1
+    r.set("py:gone", "v", px=100)
+    begun = time.monotonic()
+    while client(1).exists("py:gone"):
+        assert time.monotonic() - begun < 30, "a key did not expire"
+        time.sleep(0.02)
+
+
+def pipelines_and_transactions():
+    r = client()
+    with r.pipeline(transaction=False) as pipe:
+        for number in range(1000):
+            pipe.set(f"py:p:{number:04}", number)
+        for number in range(1000):
+            pipe.get(f"py:p:{number:04}")
+        results = pipe.execute()
+    assert results[:1000] == [True] * 1000 and results[1000:] == [str(number) for number in range(1000)]
+    with r.pipeline() as pipe:
+        pipe.set("py:t", 1).incr("py:t").get("py:t")
+        assert pipe.execute() == [True, 2, "2"]
+    with r.pipeline() as pipe:
+        pipe.watch("py:t")
+        client(1).set("py:t", "other")
+        pipe.multi()
+        pipe.set("py:t", "mine")
+        try:
+            pipe.execute()
+            raise AssertionError("EXEC succeeded although a watched key had changed")
+        except redis.WatchError:
+            pass
+    assert r.get("py:t") == "other"
+    assert len(list(r.scan_iter("py:p:*", count=100))) == 1000
+
+
+def counters_on_all_replicas():
+    def count(replica):
+        r = client(replica)
+        for _ in range(50):
+            while True:
+                try:
+                    r.incr("py:counter")
+                    break
+                except redis.ResponseError as error:
+                    # The code says that nothing was done.
+                    assert str(error).startswith("BUSY") or "changed" in str(error), error
+
+    threads = [threading.Thread(target=count, args=(number % 3,)) for number in range(6)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    assert client().get("py:counter") == "300", client().get("py:counter")
+
+
+def notices():
+    pubsub = client(2).pubsub()
+    pubsub.psubscribe("__keyspace@0__:py:noticed:*")
+    assert pubsub.get_message(timeout=10)["type"] == "psubscribe"
+    client(0).set("py:noticed:1", "v")
+    client(1).delete("py:noticed:1")
+    messages = [pubsub.get_message(timeout=10) for _ in range(2)]
+    assert [message["data"] for message in messages] == ["set", "del"], messages
+
+
+def absent_commands():
+    try:
+        client().lpush("py:list", 1)
+        raise AssertionError("LPUSH succeeded")
+    except redis.ResponseError as error:
+        assert "unknown command 'LPUSH'" in str(error), error
+
+
+for test in [strings, expiry, pipelines_and_transactions, counters_on_all_replicas, notices, absent_commands]:
+    test()
+    print("redis-py:", test.__name__, "ok")

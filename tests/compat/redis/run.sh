@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# Clients of Redis against a cluster of three replicas: redis-py and the crate redis do what their users do, redis-benchmark runs
+# its usual cases. usage: tests/compat/redis/run.sh        QUOIN_BIN from the environment
+set -euo pipefail
+cd "$(dirname "$0")/../../.."
+export QUOIN_BIN=${QUOIN_BIN:-$PWD/target/release/quoin}
+here=tests/compat/redis
+if [ -z "${CLUSTER_RESP:-}" ]; then
+    as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi; }
+    command -v redis-benchmark >/dev/null && /usr/bin/python3 -c 'import redis' 2>/dev/null ||
+        { as_root apt-get -qq update && as_root apt-get -qq install -y redis-tools python3-redis; }
+    # Runs this script again, beside a cluster.
+    exec cargo run --quiet -p quoin-testkit --bin with-cluster -- 3 "$here/run.sh"
+fi
+# shellcheck disable=SC2086 # several addresses
+/usr/bin/python3 "$here/clients.py" $CLUSTER_RESP
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+{ echo key,value; for key in $(seq 1000); do printf '%d,%08d\n' "$key" "$key"; done; } >"$folder/table.csv"
+"$QUOIN_BIN" table build compat --input "$folder/table.csv" --output "$folder/table"
+"$QUOIN_BIN" table publish "$folder/table" --activate
+# shellcheck disable=SC2086 # several addresses
+cargo run --quiet --manifest-path "$here/crate/Cargo.toml" -- $CLUSTER_RESP
+first=${CLUSTER_RESP%% *}
+# It asks CONFIG GET first, and prints one line per case.
+cases=$(redis-benchmark -p "${first##*:}" -t set,get,incr,mset -n 2000 -c 20 -P 8 -d 100 -q --csv)
+echo "$cases"
+[ "$(echo "$cases" | grep -cE '^"(SET|GET|INCR|MSET)')" = 4 ]
+echo "redis clients: all good"
