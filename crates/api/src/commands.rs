@@ -81,7 +81,8 @@ pub(crate) fn check_key_length(bytes: usize, limits: &Limits) -> Result<(), Erro
     Ok(())
 }
 
-/// Refuses writes that may grow the store while space is short. Deletions and compaction go on.
+/// Refuses writes that may grow the store while space is short. Deletions and compaction go on under the
+/// alarm; a disk that is full refuses them in [`Engine::propose`].
 pub(crate) fn check_space(engine: &Engine) -> Result<(), Error> {
     if engine.no_space() { Err(Known::NoSpace.into()) } else { Ok(()) }
 }

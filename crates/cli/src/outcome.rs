@@ -67,16 +67,19 @@ pub(crate) fn fail(error: &anyhow::Error) -> ExitCode {
 /// Whether an error is a refusal: the command says so, or the server's status does.
 fn is_refusal(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| match cause.downcast_ref::<Status>() {
-        Some(status) => matches!(
-            status.code(),
-            Code::NotFound
-                | Code::AlreadyExists
-                | Code::FailedPrecondition
-                | Code::Aborted
-                | Code::OutOfRange
-        ),
+        Some(status) => {
+            matches!(
+                status.code(),
+                Code::NotFound | Code::AlreadyExists | Code::FailedPrecondition | Code::Aborted
+            ) || (status.code() == Code::OutOfRange && is_servers_own(status))
+        }
         None => cause.is::<Refused>(),
     })
+}
+
+/// The gRPC library says OUT_OF_RANGE too, of messages beyond its limits: that is a failure.
+fn is_servers_own(status: &Status) -> bool {
+    ["etcdserver: ", "quoin: "].iter().any(|prefix| status.message().starts_with(prefix))
 }
 
 /// An error and its causes, outermost first. Of a server's status: its text, and the name of its code if

@@ -118,7 +118,9 @@ impl Engine {
         let count = shared.in_flight.fetch_add(1, Ordering::Relaxed);
         let total = shared.in_flight_bytes.fetch_add(bytes, Ordering::Relaxed);
         let admission = Admission { shared, bytes };
-        if count >= limits.commands_in_flight_max || total + bytes > limits.command_bytes_in_flight_max {
+        // A command alone always goes: it would otherwise never.
+        let full = total > 0 && total + bytes > limits.command_bytes_in_flight_max;
+        if full || count >= limits.commands_in_flight_max {
             return Err(ProposeError::Busy);
         }
         Ok(admission)

@@ -110,7 +110,9 @@ impl Engine {
     }
 
     fn check_lag(&self, max_lag_entries: Option<u64>, max_lag_ms: Option<u64>) -> Result<(), ReadError> {
-        if max_lag_entries.is_none() && max_lag_ms.is_none() {
+        let unbounded = max_lag_entries.is_none() && max_lag_ms.is_none();
+        // The only member lags behind nobody, however long ago its last tick was.
+        if unbounded || self.shared.alone.holds() {
             return Ok(());
         }
         let applied = self.latest().progress().index.0;

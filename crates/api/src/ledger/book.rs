@@ -161,8 +161,9 @@ impl Book {
 /// Proposes a command until its outcome is known, as long as [`RETRY_FOR`] allows.
 async fn propose(engine: &Engine, command: Command) -> Result<ledger::Reply, Error> {
     let give_up = Instant::now() + RETRY_FOR;
+    let mut outcomes = Outcomes::default();
     loop {
-        match engine.propose(command.clone()).await {
+        match engine.propose(command.clone()).await.map_err(|error| outcomes.add(error)) {
             Err(ProposeError::LeaderChanged | ProposeError::NoLeader | ProposeError::Unknown)
                 if Instant::now() < give_up =>
             {
@@ -170,6 +171,21 @@ async fn propose(engine: &Engine, command: Command) -> Result<ledger::Reply, Err
             }
             outcome => return ledger_reply(outcome?),
         }
+    }
+}
+
+/// The outcome of a command over several attempts.
+#[derive(Default)]
+struct Outcomes {
+    unknown: bool,
+}
+
+impl Outcomes {
+    /// What an attempt's error says of the command: once an attempt may have been done, none that was not
+    /// makes it undone.
+    fn add(&mut self, error: ProposeError) -> ProposeError {
+        self.unknown |= matches!(error, ProposeError::Unknown | ProposeError::Stopped);
+        if self.unknown { ProposeError::Unknown } else { error }
     }
 }
 
@@ -245,6 +261,22 @@ async fn run(engine: Engine, command: Command, answers: Answers, _permit: OwnedS
             for (_, answer) in answers {
                 let _ = answer.send(Err(error.clone()));
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The last attempt's "no leader" was told, though the first one's entry was in the log and was applied later.
+    #[test]
+    fn a_command_that_may_have_been_done_stays_unknown() {
+        let mut outcomes = Outcomes::default();
+        assert_eq!(outcomes.add(ProposeError::NoLeader), ProposeError::NoLeader);
+        assert_eq!(outcomes.add(ProposeError::Unknown), ProposeError::Unknown);
+        for later in [ProposeError::NoLeader, ProposeError::Busy, ProposeError::NoSpace] {
+            assert_eq!(outcomes.add(later), ProposeError::Unknown, "{later:?}");
         }
     }
 }

@@ -196,7 +196,7 @@ impl Session {
     }
 }
 
-/// Whether the operation makes the store grow. Deletions are done while space is short.
+/// Whether the operation makes the store grow. Deletions are done while the NOSPACE alarm is up; a disk that is full refuses them too.
 fn grows(operation: &Operation) -> bool {
     match operation {
         Operation::Txn(txn) => txn.success.iter().any(|done| !matches!(done.step, Some(Step::Delete(_)))),

@@ -174,8 +174,11 @@ impl RaftThread {
             send(&self.shared, to, message);
         }
         self.work.extend(expectations.into_iter().map(Work::Expect));
-        if install.is_some() {
-            self.install();
+        if install.is_some() && !self.install() {
+            // The replica ends with its apply thread. What it has not installed it must not acknowledge, and
+            // its log must not begin behind its store.
+            self.appends.close();
+            return;
         }
         if let Some(append) = append {
             self.appends.push(append);
@@ -208,12 +211,13 @@ impl RaftThread {
     /// **Invariant: Store before log.** The store is replaced before the log restarts behind it. A crash in
     /// between leaves a store that is ahead of its log, which the next start repairs; a log ahead of its
     /// store it could not.
-    fn install(&mut self) {
+    ///
+    /// False where the apply thread has ended before it replaced the store: then nothing may follow in the log.
+    fn install(&mut self) -> bool {
         let received = self.received.take().expect("only a snapshot that was offered is accepted");
         let (done, installed) = std::sync::mpsc::sync_channel(1);
         self.work.extend([Work::Install(received, done)]);
-        // An error: the apply thread has ended, and the replica ends with it.
-        let _ = installed.recv();
+        installed.recv().is_ok()
     }
 
     fn publish_status(&self) {

@@ -28,6 +28,23 @@ async fn one_replica_proposes_and_reads_and_keeps_its_state() {
     cluster.stop().await;
 }
 
+/// A bound on lag was compared with the time since the last tick, so the only member refused reads of its own state.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_only_member_lags_behind_nobody() {
+    let cluster = Cluster::start(1, &settings());
+    let engine = cluster.leader().await;
+    // After it nobody else can have answered anything.
+    assert_eq!(read(&engine, "a").await, None);
+    let at_once = Consistency::Local { max_lag_entries: Some(0), max_lag_ms: Some(0) };
+    let mut late = 0;
+    while late < 20 {
+        late += usize::from(engine.status().lag_ms > 0);
+        engine.read(at_once).await.expect("it is the only member");
+        tokio::task::yield_now().await;
+    }
+    cluster.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn commands_proposed_together_are_applied_in_their_order_and_counted() {
     let cluster = Cluster::start(1, &settings());
