@@ -184,8 +184,9 @@ impl Outcomes {
     /// What an attempt's error says of the command: once an attempt may have been done, none that was not
     /// makes it undone.
     fn add(&mut self, error: ProposeError) -> ProposeError {
-        self.unknown |= matches!(error, ProposeError::Unknown | ProposeError::Stopped);
-        if self.unknown { ProposeError::Unknown } else { error }
+        self.unknown |= error == ProposeError::Unknown;
+        // A stopping node leaves the outcome unknown too, and is not worth another attempt.
+        if self.unknown && error != ProposeError::Stopped { ProposeError::Unknown } else { error }
     }
 }
 
@@ -278,5 +279,6 @@ mod tests {
         for later in [ProposeError::NoLeader, ProposeError::Busy, ProposeError::NoSpace] {
             assert_eq!(outcomes.add(later), ProposeError::Unknown, "{later:?}");
         }
+        assert_eq!(outcomes.add(ProposeError::Stopped), ProposeError::Stopped);
     }
 }
