@@ -71,6 +71,12 @@ impl Opened {
         Ok(Self { shared, replica, applier, peers })
     }
 
+    /// Its parts, for a test that runs single threads of it.
+    #[cfg(test)]
+    pub(crate) fn into_parts(self) -> (Arc<Shared>, Replica, Applier) {
+        (self.shared, self.replica, self.applier)
+    }
+
     /// Runs the replica. Peers reach it on `listener`; `known_peers` are peer addresses by id that its store
     /// may not know yet. Call within a tokio runtime.
     ///

@@ -244,3 +244,46 @@ impl Drop for RaftThread {
         self.work.close();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Founding;
+    use crate::settings::Settings;
+    use crate::start::Opened;
+    use crate::threads::log::LogThread;
+    use quoin_consensus::log::SimDisk;
+    use quoin_core::{Term, machines};
+    use quoin_store::StoreFolder;
+
+    /// The raft thread went on when the apply thread had ended before it replaced the store: the log began
+    /// behind the store, and the leader was told that the snapshot is here.
+    #[test]
+    fn a_snapshot_that_was_not_installed_leaves_no_mark_in_the_log() {
+        let folder = tempfile::tempdir().unwrap();
+        let member = |id| system::Member { id, ..system::Member::default() };
+        let founding = Founding::of([1, 2, 3].map(member).into());
+        let disk = Arc::new(SimDisk::new());
+        let opened = Opened::open((7, 1), folder.path(), disk, Settings::default(), Some(&founding)).unwrap();
+        let (shared, replica, _applier) = opened.into_parts();
+        let (appends, work) = (Arc::new(Queue::default()), Arc::new(WorkQueue::default()));
+        let mut raft = RaftThread::new(Arc::clone(&shared), replica, Arc::clone(&appends), Arc::clone(&work));
+        work.end();
+        let elsewhere = StoreFolder::open(&folder.path().join("received")).unwrap();
+        let importer = elsewhere.import(GROUP.0, shared.settings.store.options()).unwrap();
+        let configuration = founding.configuration.clone();
+        let (from, index, term) = (2, 90, machines::FOUNDING_TERM.0);
+        raft.feed(Input::SnapshotReceived(Box::new(ReceivedSnapshot {
+            from,
+            index,
+            term,
+            configuration,
+            importer,
+        })));
+        assert_eq!(raft.replica.committed(), index, "it was accepted");
+        drop(raft);
+        LogThread { shared: Arc::clone(&shared), appends }.run();
+        let (base, progress) = (shared.log.base(GROUP), shared.published.load().progress);
+        assert_eq!((base.index, Term(base.term)), (progress.index.0, progress.term));
+    }
+}
