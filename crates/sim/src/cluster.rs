@@ -268,7 +268,7 @@ impl World {
         let place = self.rng.random_range(0..self.nodes.len());
         if self.rng.random_bool(0.001) && self.nodes[place].running.is_some() {
             let (seed, torn) = (self.rng.random(), self.rng.random_bool(0.5));
-            self.nodes[place].crash(seed, torn);
+            self.nodes[place].crash(seed, torn, self.rng.random_bool(0.5));
             self.report.crashes += 1;
             let back = self.now_ms + self.rng.random_range(1..1500);
             self.restarts.insert(self.nodes[place].id, back);

@@ -72,8 +72,9 @@ impl Node {
         Ok(())
     }
 
-    /// Crashes. If in the middle of a write, any part of the first pending append may have reached the disk.
-    pub(crate) fn crash(&mut self, seed: u64, in_the_middle_of_a_write: bool) {
+    /// Crashes. If in the middle of a write, the sync of the first pending append does not return. If the `power`
+    /// fails, the page cache goes too, and any part of what was not synced may have reached the disk.
+    pub(crate) fn crash(&mut self, seed: u64, in_the_middle_of_a_write: bool, power: bool) {
         let Some(mut running) = self.running.take() else { return };
         if in_the_middle_of_a_write && let Some((_, append)) = running.appends.pop_front() {
             self.disk.fail_next_sync();
@@ -81,7 +82,9 @@ impl Node {
             let _ = running.log.append(&append.records);
         }
         drop(running);
-        self.disk.crash(seed);
+        if power {
+            self.disk.crash(seed);
+        }
     }
 
     /// Flushes the store to disk and purges the log up to there.

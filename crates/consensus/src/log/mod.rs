@@ -3,11 +3,14 @@
 //!
 //! Reading order: `record.rs` (what is stored), `segmented.rs` (the log), `format.rs` (its bytes), `index.rs`
 //! and `cache.rs` (what is in memory), `recovery.rs` (what a start makes of the segments), `join.rs` (log and
-//! store), `disk.rs` (files, real and simulated).
+//! store), `disk.rs` and `sim_disk.rs` (files, real and simulated).
 //!
 //! **Invariant: Blocks.** An append begins only after the one before it was synced. So after a crash only the
 //! last block can be torn. A damaged block with a whole one behind it was damaged later, and the log refuses
 //! to open.
+//!
+//! **Invariant: Synced since the start.** After a crash of the process, or a sync that failed, the last block
+//! may be readable and not be on the disk. Recovery writes it again and syncs it before anybody is told of it.
 //!
 //! What it does not do: know what is in an entry, or decide when to purge.
 
@@ -21,12 +24,14 @@ mod options;
 mod record;
 mod recovery;
 mod segmented;
+mod sim_disk;
 #[cfg(test)]
 mod tests;
 
-pub use disk::{Disk, DiskFile, RealDisk, SimDisk};
+pub use disk::{Disk, DiskFile, RealDisk};
 pub use error::LogError;
 pub use join::{JoinError, join};
 pub use options::Options;
 pub use record::{Base, Entry, EntryKind, HardState, Record};
 pub use segmented::Log;
+pub use sim_disk::SimDisk;

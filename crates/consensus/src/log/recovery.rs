@@ -17,6 +17,7 @@ use crate::group::GroupId;
 use bytes::{Bytes, BytesMut};
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::Range;
 
 const SUFFIX: &str = ".log";
 
@@ -89,12 +90,12 @@ fn read_segment(
             Err(error)
         };
     }
-    let end = read_blocks(&bytes, number, is_last, &name, recovered)?;
+    let Blocks { last, end } = read_blocks(&bytes, number, is_last, &name, recovered)?;
     if is_last {
         if end == HEADER {
             return Ok(false);
         }
-        cut_tail(&*file, &bytes, end, &name)?;
+        settle_tail(&*file, &bytes, last..end, &name)?;
         recovered.tail = Some((number, end as u64));
     }
     recovered.segments.insert(number, Segment { file, size });
@@ -121,15 +122,22 @@ fn check_header(bytes: &Bytes, options: &Options, number: u64, name: &str) -> Re
     Ok(())
 }
 
-/// Reads all blocks, and returns where they end.
+/// Where the blocks of a segment lie.
+struct Blocks {
+    /// Where the last one begins; the end if there is none.
+    last: usize,
+    end: usize,
+}
+
+/// Reads all blocks.
 fn read_blocks(
     bytes: &Bytes,
     number: u64,
     is_last: bool,
     name: &str,
     recovered: &mut Recovered,
-) -> Result<usize, LogError> {
-    let mut at = HEADER;
+) -> Result<Blocks, LogError> {
+    let (mut last, mut at) = (HEADER, HEADER);
     loop {
         match decode_block(&bytes.slice(at..), number) {
             Ok(Some((records, length))) => {
@@ -137,15 +145,16 @@ fn read_blocks(
                     take(recovered, &record, number, (at + offset) as u64)
                         .map_err(|problem| corrupt(name.into(), (at + offset) as u64, problem))?;
                 }
+                last = at;
                 at += length;
             }
             Ok(None) if whole_block_after(bytes, at, number) => {
                 return Err(corrupt(name.into(), at as u64, "zeros, but a whole block follows them"));
             }
-            Ok(None) => return Ok(at),
+            Ok(None) => return Ok(Blocks { last, end: at }),
             Err(problem) if is_last && !whole_block_after(bytes, at + 1, number) => {
                 tracing::warn!(segment = name, offset = at, problem, "cutting a torn tail");
-                return Ok(at);
+                return Ok(Blocks { last, end: at });
             }
             Err(problem) => return Err(corrupt(name.into(), at as u64, problem)),
         }
@@ -194,12 +203,18 @@ fn whole_block_after(bytes: &Bytes, from: usize, number: u64) -> bool {
     false
 }
 
-/// Overwrites what follows the last block with zeros, so that it can never be taken for a block.
-fn cut_tail(file: &dyn DiskFile, bytes: &Bytes, end: usize, name: &str) -> Result<(), LogError> {
-    if bytes[end..].iter().all(|byte| *byte == 0) {
-        return Ok(());
-    }
-    let zeros = vec![0; bytes.len() - end];
-    file.write_at(end as u64, &mut [io::IoSlice::new(&zeros)]).map_err(io_error("cutting", name))?;
+/// Makes the tail durable as it was read: `last`, the last block, and zeros behind it, which can never be taken
+/// for a block.
+///
+/// **Invariant: Synced since the start.** The process before may have died before the sync of the last block, or
+/// its sync may have failed, after which the operating system counts the bytes as written. So they are written
+/// again: a sync alone would do nothing. Blocks before the last were synced before it was begun.
+fn settle_tail(file: &dyn DiskFile, bytes: &Bytes, last: Range<usize>, name: &str) -> Result<(), LogError> {
+    // The first block is synced together with the header.
+    let start = if last.start == HEADER { 0 } else { last.start };
+    let used = bytes[last.end..].iter().rposition(|byte| *byte != 0).map_or(0, |place| place + 1);
+    let zeros = vec![0; used];
+    let mut parts = [io::IoSlice::new(&bytes[start..last.end]), io::IoSlice::new(&zeros)];
+    file.write_at(start as u64, &mut parts).map_err(io_error("writing the tail of", name))?;
     file.sync().map_err(io_error("syncing", name))
 }
