@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use prost::Message as _;
 use raft::eraftpb::{self, ConfChangeType, ConfChangeV2, ConfState};
+use std::collections::BTreeSet;
 
 /// Who votes and who learns. Encoded, ids are in ascending order; otherwise in any.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -50,6 +51,22 @@ impl Configuration {
     /// A configuration in which all of `ids` vote.
     pub fn of_voters(ids: impl IntoIterator<Item = u64>) -> Self {
         Self { voters: ids.into_iter().collect(), ..Self::default() }
+    }
+
+    /// Whether changes can have led to this configuration: somebody votes, each member has one part in each
+    /// half, and what a change that is under way leaves behind is there only while it is.
+    pub(crate) fn is_valid(&self) -> bool {
+        let Self { voters, learners, voters_outgoing, learners_next, auto_leave } = self;
+        let all_differ = |lists: [&[u64]; 3]| {
+            let mut seen = BTreeSet::new();
+            lists.into_iter().flatten().all(|id| *id != 0 && seen.insert(*id))
+        };
+        let joint = !voters_outgoing.is_empty();
+        !voters.is_empty()
+            && all_differ([voters, learners, learners_next])
+            && all_differ([voters_outgoing, learners, &[]])
+            && learners_next.iter().all(|id| voters_outgoing.contains(id))
+            && (joint || !auto_leave)
     }
 
     /// Writes the stored form.

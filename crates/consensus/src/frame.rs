@@ -9,12 +9,17 @@
 //! u32 length of the body     u32 CRC32C of the body     body
 //! body: u8 kind, u32 group, then by kind:
 //!   1 raft           u8 type, u8 reject, then varints to, from, term, log_term, index, commit, commit_term,
-//!                    reject_hint, request_snapshot, snapshot index, snapshot term; context;
+//!                    reject_hint, request_snapshot, 0, 0; context;
 //!                    entry count, per entry: u8 kind, varint term, varint index, context, data
 //!   2 forward        u64 request, u32 count, per command: u8 face, u32 length, bytes
 //!   3 forward reply  u64 request, u8 outcome, u64 index, u64 term, u32 position
 //! context and data are varint length + bytes.
 //! ```
+//!
+//! A snapshot is streamed on a connection of its own, so the mark of one is never in a frame.
+//!
+//! **Invariant: Bounded.** A frame has at most [`FRAME_BODY_MAX`] bytes, a message at most [`ENTRIES_MAX`] entries or
+//! [`FORWARD_COMMANDS_MAX`] commands: what it takes in memory, decoded, is bounded before it is taken.
 //!
 //! The protobuf parser of the `raft` crate is not used: it must not see bytes from outside.
 
@@ -29,8 +34,14 @@ use raft::eraftpb;
 
 /// Bytes before a frame's body.
 pub(crate) const FRAME_HEADER: usize = 8;
-/// Maximum bytes of a frame's body. No peer sends more; a longer frame is refused before it is read.
-pub(crate) const FRAME_BODY_MAX: usize = 256 << 20;
+/// Maximum bytes of a frame's body. No peer sends more: the largest entry is a batch of 16 MiB that a command of
+/// 16 MiB fills, then a forward of as much; and an outbox takes no more. A longer frame is refused before it is
+/// read.
+pub(crate) const FRAME_BODY_MAX: usize = 64 << 20;
+/// Maximum entries of a message. No peer sends more: each counts 24 bytes in a message of at most 1 MiB.
+const ENTRIES_MAX: u64 = 1 << 16;
+/// Maximum commands of a forward. More go in several.
+pub(crate) const FORWARD_COMMANDS_MAX: usize = 1 << 18;
 
 const RAFT: u8 = 1;
 const FORWARD: u8 = 2;
@@ -130,7 +141,6 @@ impl Body {
 }
 
 fn encode_raft(body: &mut Body, message: &eraftpb::Message) {
-    let snapshot = message.get_snapshot().get_metadata();
     body.own.push(message.msg_type as u8);
     body.own.push(u8::from(message.reject));
     let numbers = [
@@ -143,8 +153,8 @@ fn encode_raft(body: &mut Body, message: &eraftpb::Message) {
         message.commit_term,
         message.reject_hint,
         message.request_snapshot,
-        snapshot.index,
-        snapshot.term,
+        0,
+        0,
     ];
     for number in numbers {
         put_varint(&mut body.own, number);
@@ -226,14 +236,15 @@ fn decode_raft(reader: &mut Reader) -> Result<eraftpb::Message, Malformed> {
     message.commit_term = reader.varint()?;
     message.reject_hint = reader.varint()?;
     message.request_snapshot = reader.varint()?;
-    let (snapshot_index, snapshot_term) = (reader.varint()?, reader.varint()?);
-    if snapshot_index > 0 {
-        let metadata = message.mut_snapshot().mut_metadata();
-        metadata.index = snapshot_index;
-        metadata.term = snapshot_term;
+    if (reader.varint()?, reader.varint()?) != (0, 0) {
+        return Err(Malformed { what: "peer frame: the mark of a snapshot" });
     }
     message.context = reader.bytes()?;
-    for _ in 0..reader.varint()? {
+    let count = reader.varint()?;
+    if count > ENTRIES_MAX {
+        return Err(Malformed { what: "peer frame: too many entries" });
+    }
+    for _ in 0..count {
         let mut entry = eraftpb::Entry::default();
         let kind = EntryKind::from_number(reader.byte()?).ok_or_else(|| reader.malformed())?;
         entry.entry_type = kind_to_library(kind);
@@ -249,6 +260,9 @@ fn decode_raft(reader: &mut Reader) -> Result<eraftpb::Message, Malformed> {
 fn decode_forward(reader: &mut Reader) -> Result<PeerMessage, Malformed> {
     let request = reader.take(8)?.get_u64_le();
     let count = reader.take(4)?.get_u32_le();
+    if count as usize > FORWARD_COMMANDS_MAX {
+        return Err(Malformed { what: "peer frame: too many commands" });
+    }
     let mut commands = Vec::new();
     for _ in 0..count {
         let face = Face::try_from(reader.byte()?)?;
@@ -272,7 +286,8 @@ fn decode_reply(reader: &mut Reader) -> Result<PeerMessage, Malformed> {
     Ok(PeerMessage::ForwardReply { request, outcome })
 }
 
-/// The types that peers send each other. The library's local messages, and proposals, are refused.
+/// The types that peers send each other. The library's local messages, proposals, and the mark of a snapshot are
+/// refused.
 fn message_type(tag: u8) -> Option<eraftpb::MessageType> {
     use eraftpb::MessageType::*;
     [
@@ -280,7 +295,6 @@ fn message_type(tag: u8) -> Option<eraftpb::MessageType> {
         MsgAppendResponse,
         MsgRequestVote,
         MsgRequestVoteResponse,
-        MsgSnapshot,
         MsgHeartbeat,
         MsgHeartbeatResponse,
         MsgTransferLeader,

@@ -14,6 +14,8 @@
 
 mod configuration;
 mod entries;
+#[cfg(any(test, feature = "fuzzing"))]
+mod exercise;
 mod frame;
 pub mod greeting;
 mod group;
@@ -24,6 +26,12 @@ pub mod replica;
 mod script;
 mod storage;
 pub mod transport;
+
+/// What the fuzz targets drive.
+#[cfg(feature = "fuzzing")]
+pub mod fuzz {
+    pub use super::exercise::frames;
+}
 
 pub use configuration::{Change, Configuration};
 pub use group::{GROUP, GroupId};

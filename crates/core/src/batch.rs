@@ -53,6 +53,28 @@ impl Batch {
         out.freeze()
     }
 
+    /// Whether [`Self::decode`] can decode a payload, without taking it apart. It looks at the frames alone, and
+    /// costs a few nanoseconds per command.
+    ///
+    /// # Errors
+    /// As [`Self::decode`].
+    pub fn check(mut payload: &[u8]) -> Result<(), Malformed> {
+        let malformed = Malformed { what: "batch" };
+        if payload.len() < HEADER || payload[0] != VERSION {
+            return Err(malformed);
+        }
+        payload.advance(HEADER - 4);
+        for _ in 0..payload.get_u32_le() {
+            if payload.len() < COMMAND_HEADER {
+                return Err(malformed);
+            }
+            Face::try_from(payload.get_u8())?;
+            let length = payload.get_u32_le() as usize;
+            payload = payload.get(length..).ok_or(Malformed { what: "batch" })?;
+        }
+        if payload.is_empty() { Ok(()) } else { Err(malformed) }
+    }
+
     /// Decodes a payload.
     ///
     /// # Errors
@@ -104,9 +126,25 @@ mod tests {
         let whole = Batch::encode(Stamp(7), &[Command { face: Face::Kv, bytes: Bytes::from_static(b"x") }]);
         for length in 0..whole.len() {
             assert!(Batch::decode(whole.slice(..length)).is_err(), "cut at {length}");
+            assert!(Batch::check(&whole[..length]).is_err(), "cut at {length}");
         }
         let mut longer = whole.to_vec();
         longer.push(0);
+        assert!(Batch::check(&longer).is_err());
         assert!(Batch::decode(longer.into()).is_err());
+    }
+
+    #[test]
+    fn what_the_check_finds_well_is_what_can_be_decoded() {
+        let command = |bytes| Command { face: Face::Kv, bytes: Bytes::from_static(bytes) };
+        let whole = Batch::encode(Stamp(7), &[command(b"one"), command(b""), command(b"three")]);
+        for place in 0..whole.len() {
+            for byte in 0..=255 {
+                let mut changed = whole.to_vec();
+                changed[place] = byte;
+                let well = Batch::check(&changed).is_ok();
+                assert_eq!(well, Batch::decode(changed.into()).is_ok(), "{byte} at {place}");
+            }
+        }
     }
 }

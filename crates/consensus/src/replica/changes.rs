@@ -36,17 +36,11 @@ pub(super) fn encode(changes: &[Change], command: Option<Command>) -> Vec<u8> {
     context.encode_to_vec()
 }
 
-/// What a context says.
-///
-/// # Panics
-/// The bytes are not such a context. A checksum covers them in the log and on the wire.
-pub(crate) fn decode(context: &[u8]) -> (Vec<Change>, Option<Command>) {
-    let context = Context::decode(context).expect("a checksum covers what a leader encoded");
-    let change = |record: &ChangeRecord| {
-        Change::of_parts(record.kind, record.id).expect("a checksum covers a kind that a leader encoded")
-    };
-    let face =
-        Face::try_from(context.command_face as u8).expect("a checksum covers a face that a leader encoded");
-    let command = context.command.map(|bytes| Command { face, bytes });
-    (context.changes.iter().map(change).collect(), command)
+/// What a context says; `None` if no leader of this version has encoded it.
+pub(crate) fn decode(context: &[u8]) -> Option<(Vec<Change>, Option<Command>)> {
+    let context = Context::decode(context).ok()?;
+    let change = |record: &ChangeRecord| Change::of_parts(record.kind, record.id);
+    let changes = context.changes.iter().map(change).collect::<Option<_>>()?;
+    let face = Face::try_from(u8::try_from(context.command_face).ok()?).ok()?;
+    Some((changes, context.command.map(|bytes| Command { face, bytes })))
 }

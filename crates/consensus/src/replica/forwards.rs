@@ -33,16 +33,22 @@ impl Forwards {
         self.last_number
     }
 
-    /// The leader has proposed a forward: takes its waiters, unless they were told something else meanwhile.
-    pub(super) fn proposed(&mut self, number: u64) -> Option<Vec<Waiter>> {
-        self.sent.remove(&number).map(|sent| sent.waiters)
+    /// `by` has proposed a forward: takes its waiters, unless they were told something else meanwhile.
+    pub(super) fn proposed(&mut self, by: u64, number: u64) -> Option<Vec<Waiter>> {
+        self.answered(by, number).map(|sent| sent.waiters)
     }
 
-    /// The fate of a forward is known.
-    pub(super) fn fail(&mut self, number: u64, lost: Lost) {
-        if let Some(sent) = self.sent.remove(&number) {
+    /// `by` says what became of a forward that it has not proposed.
+    pub(super) fn fail(&mut self, by: u64, number: u64, lost: Lost) {
+        if let Some(sent) = self.answered(by, number) {
             sent.fail(lost);
         }
+    }
+
+    /// Only the member to whom a forward was sent can answer it.
+    fn answered(&mut self, by: u64, number: u64) -> Option<Sent> {
+        self.sent.get(&number).filter(|sent| sent.to == by)?;
+        self.sent.remove(&number)
     }
 
     /// The connection to `peer` broke.

@@ -4,12 +4,14 @@
 //! until it returns nothing, and sends, writes and applies what it is told to. [`Effects`] says in which
 //! order.
 //!
-//! Reading order: this file (the loop around the library), `effects.rs` (what comes out), `proposals.rs` and
+//! Reading order: this file (the loop around the library), `effects.rs` (what comes out), `admission.rs` (what
+//! comes in from peers), `proposals.rs` and
 //! `forwards.rs` (commands on their way into the log), `reads.rs` (linearizable reads), `changes.rs`
 //! (configuration entries), `appends.rs` (what is being written).
 //!
 //! What it does not do: read a clock (time is an argument), touch files or sockets, or apply entries.
 
+mod admission;
 mod appends;
 pub(crate) mod changes;
 mod effects;
@@ -28,6 +30,7 @@ use crate::group::GroupId;
 use crate::log::Log;
 use crate::message::{ForwardOutcome, PeerMessage, RaftMessage};
 use crate::storage::Storage;
+use admission::Refusal;
 use appends::{Appends, Writes};
 use forwards::Forwards;
 use proposals::{NextBatch, Proposals};
@@ -59,6 +62,8 @@ pub struct Replica {
     forwards: Forwards,
     reads: Reads,
     appends: Appends,
+    /// Messages of peers that were malformed.
+    refused: u64,
     /// What the next [`Self::effects`] returns.
     effects: Effects,
 }
@@ -107,6 +112,7 @@ impl Replica {
             forwards: Forwards::numbered_from(options.seed),
             reads: Reads::numbered_from(options.seed, id),
             appends: Appends::default(),
+            refused: 0,
             effects: Effects::default(),
             options,
         };
@@ -185,17 +191,40 @@ impl Replica {
         self.raw.raft.state
     }
 
+    #[cfg(test)]
+    pub(crate) fn last_index(&self) -> u64 {
+        self.raw.raft.raft_log.last_index()
+    }
+
+    /// Steps a message that may make the library panic.
+    #[cfg(test)]
+    pub(crate) fn step_unchecked(&mut self, message: eraftpb::Message) {
+        let _ = self.raw.step(message);
+    }
+
     /// One tick of the clock has passed.
     pub fn tick(&mut self) {
         self.ticks += 1;
-        self.raw.tick();
+        // Whoever wins an election has its log on disk: the library takes that for granted, and panics where the
+        // only voter has not.
+        if self.is_leader() || admission::is_persisted(&self.raw.raft) {
+            self.raw.tick();
+        }
         self.reads.tick(self.ticks);
         self.forwards.give_up(self.ticks);
         self.proposals.give_up(self.ticks);
     }
 
-    /// Takes a message from a peer. Messages of unknown senders and stale terms are dropped, as Raft wants.
+    /// Takes a message that came on a connection of the member `from`. Late ones are dropped, as Raft wants, and
+    /// malformed ones.
     pub fn step(&mut self, from: u64, message: PeerMessage) {
+        if let PeerMessage::Raft(RaftMessage(message)) = &message {
+            match admission::check(&self.raw.raft, from, message) {
+                Ok(()) => {}
+                Err(Refusal::Untimely) => return,
+                Err(Refusal::Malformed(reason)) => return self.refuse(from, reason),
+            }
+        }
         self.heard.insert(from, self.ticks);
         match message {
             PeerMessage::Raft(RaftMessage(message)) => {
@@ -212,7 +241,16 @@ impl Replica {
                     self.reply_forward(from, request, ForwardOutcome::NotLeader);
                 }
             }
-            PeerMessage::ForwardReply { request, outcome } => self.forward_answered(request, outcome),
+            PeerMessage::ForwardReply { request, outcome } => self.forward_answered(from, request, outcome),
+        }
+    }
+
+    /// Drops a message, and says so: at the first one and then ever more rarely, since a peer may send many.
+    fn refuse(&mut self, from: u64, reason: &'static str) {
+        self.refused += 1;
+        if self.refused.is_power_of_two() {
+            let (from, total) = (format!("{from:x}"), self.refused);
+            tracing::warn!(from, reason, total, "dropped a malformed message of a peer");
         }
     }
 
@@ -265,13 +303,18 @@ impl Replica {
     }
 
     /// Offers a snapshot whose state has been received whole. If it is accepted, the next [`Self::effects`]
-    /// asks to install it; otherwise the log has come further by itself, and the state can be dropped.
+    /// asks to install it; otherwise the log has come further by itself, or no replica has made the snapshot,
+    /// and the state can be dropped.
     pub fn offer_snapshot(&mut self, from: u64, index: u64, term: u64, configuration: &Configuration) {
+        if let Err(reason) = admission::check_snapshot(&self.raw.raft, index, term, configuration) {
+            return self.refuse(from, reason);
+        }
         let mut message = eraftpb::Message::default();
         message.set_msg_type(MessageType::MsgSnapshot);
         message.from = from;
         message.to = self.id();
-        message.term = self.term();
+        // A new member may hear of a term by its snapshot only.
+        message.term = self.term().max(term);
         let metadata = message.mut_snapshot().mut_metadata();
         metadata.index = index;
         metadata.term = term;
@@ -387,15 +430,15 @@ impl Replica {
         self.effects.expectations.push(Expectation { index, term, position, waiters, since_tick });
     }
 
-    fn forward_answered(&mut self, request: u64, outcome: ForwardOutcome) {
+    fn forward_answered(&mut self, from: u64, request: u64, outcome: ForwardOutcome) {
         match outcome {
             ForwardOutcome::Proposed { index, term, position } => {
-                if let Some(waiters) = self.forwards.proposed(request) {
+                if let Some(waiters) = self.forwards.proposed(from, request) {
                     self.expect(index, term, position, waiters);
                 }
             }
-            ForwardOutcome::NotLeader => self.forwards.fail(request, Lost::NoLeader),
-            ForwardOutcome::Busy => self.forwards.fail(request, Lost::Busy),
+            ForwardOutcome::NotLeader => self.forwards.fail(from, request, Lost::NoLeader),
+            ForwardOutcome::Busy => self.forwards.fail(from, request, Lost::Busy),
         }
     }
 
@@ -482,7 +525,8 @@ impl Replica {
     }
 
     fn configure(&mut self, context: &[u8]) -> Content {
-        let (changes, command) = changes::decode(context);
+        let (changes, command) =
+            changes::decode(context).expect("entries are checked before they enter the log");
         match self.raw.apply_conf_change(&configuration::changes_to_library(&changes)) {
             Ok(configuration) => self.raw.mut_store().set_configuration(configuration),
             // All replicas refuse it alike; the configuration stays as it is.

@@ -6,6 +6,7 @@
 
 use super::effects::{Lost, Proposal, Waiter};
 use super::options::{GIVE_UP_TICKS, Options};
+use crate::frame::FORWARD_COMMANDS_MAX;
 use quoin_core::Command;
 use std::collections::VecDeque;
 
@@ -76,7 +77,7 @@ impl Proposals {
     /// Takes own commands for one message to the leader.
     pub(super) fn next_forward(&mut self, options: &Options) -> Option<(Vec<Command>, Vec<Waiter>)> {
         let (mut commands, mut waiters, mut bytes) = (Vec::new(), Vec::new(), 0);
-        while !is_full(commands.len(), bytes, options) {
+        while !is_full(commands.len(), bytes, options) && commands.len() < FORWARD_COMMANDS_MAX {
             let Some((_, proposal)) = self.own.pop_front() else { break };
             bytes += proposal.command.size_in_batch();
             commands.push(proposal.command);

@@ -77,7 +77,9 @@ fn raft_entry(raft: &eraftpb::Entry) -> String {
 pub(super) fn entry(entry: &Entry) -> String {
     let content = match entry.kind {
         EntryKind::Normal => batch(&entry.data),
-        EntryKind::ConfChange | EntryKind::ConfChangeV2 => show_changes(&changes::decode(&entry.context).0),
+        EntryKind::ConfChange | EntryKind::ConfChangeV2 => {
+            show_changes(&changes::decode(&entry.context).unwrap().0)
+        }
     };
     format!("{}@{} {content}", entry.index, entry.term)
 }
