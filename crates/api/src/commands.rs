@@ -44,6 +44,7 @@ impl From<Refusal> for Error {
             Refusal::LeaseTtlTooLarge => Known::LeaseTtlTooLarge.into(),
             Refusal::Unavailable(unavailable) => unavailable.into(),
             Refusal::NoInteger | Refusal::Overflow => Self::precondition(refusal),
+            Refusal::KeyTooLong { .. } | Refusal::TooMuchMetadata { .. } => Self::invalid(refusal),
             Refusal::ResponseTooLarge => Self::response_too_large(kv::REPLY_BYTES_MAX),
             other => Self::fault(other),
         }

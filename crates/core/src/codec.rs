@@ -1,7 +1,9 @@
 //! Helpers for records that we lay out by hand: LEB128 varints and length-prefixed bytes, as Protocol Buffers
 //! define them. Reading never panics: a short or malformed record is an error.
 
+use crate::limits::COMMAND_BYTES_MAX;
 use bytes::{Buf, Bytes};
+use prost::Message;
 
 /// A record's bytes cannot be what its writer wrote.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -9,6 +11,15 @@ use bytes::{Buf, Bytes};
 pub struct Malformed {
     /// Which record was being read.
     pub what: &'static str,
+}
+
+/// Decodes a command. `None` if it is longer than a command may be, or is none of this version.
+pub(crate) fn decode_command<M: Message + Default>(bytes: Bytes) -> Option<M> {
+    // Invariant: Decoded is applied. What decoding allocates is bounded before anything is allocated.
+    if bytes.len() > COMMAND_BYTES_MAX {
+        return None;
+    }
+    M::decode(bytes).ok()
 }
 
 /// Appends `value` as a varint (1 to 10 bytes).

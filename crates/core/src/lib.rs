@@ -7,9 +7,9 @@
 //! What is deliberately absent: tokio, clocks, randomness, sockets and files. The state is reached through
 //! the narrow trait [`store::Store`].
 //!
-//! Reading order: [`types`] (the numbers), [`store`] (the state), [`batch`] (a log entry's payload),
-//! [`machines`] (how an entry is applied), `faces.rs` (the list of faces), [`history`] (the record of
-//! changes), then one folder per face.
+//! Reading order: [`types`] (the numbers), [`limits`] (the bounds), [`store`] (the state), [`batch`] (a log
+//! entry's payload), [`machines`] (how an entry is applied), `faces.rs` (the list of faces), [`history`] (the
+//! record of changes), then one folder per face.
 //!
 //! Each face's folder has `command.rs`, `reply.rs`, `machine.rs`, `query.rs` and `record.rs`, and golden
 //! scripts. In all of them `encode` returns bytes, `encode_into` appends them, `decode` reads them; `*_key`
@@ -23,8 +23,11 @@ mod faces;
 #[cfg(any(test, feature = "testing"))]
 pub mod golden;
 pub mod history;
+#[cfg(any(test, feature = "testing"))]
+pub mod hostile;
 pub mod kv;
 pub mod ledger;
+pub mod limits;
 pub mod machines;
 mod progress;
 pub mod route;

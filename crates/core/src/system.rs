@@ -11,6 +11,7 @@
 //!
 //! Integers in keys are big-endian. Members and alarms are Protocol Buffers messages.
 
+use crate::codec::decode_command;
 use crate::history;
 use crate::store::{Order, StoreError, View};
 use crate::tx::Tx;
@@ -122,7 +123,7 @@ pub enum Reply {
 
 /// Applies one command.
 pub(crate) fn apply(tx: &mut Tx<'_>, bytes: Bytes) -> Result<Reply, StoreError> {
-    let Ok(Command { operation: Some(operation) }) = Command::decode(bytes) else {
+    let Some(Command { operation: Some(operation) }) = decode_command(bytes) else {
         return Ok(Reply::Malformed);
     };
     match operation {

@@ -1,6 +1,7 @@
 //! One command's transaction: it reads its own writes, takes at most one revision, and notes what changed.
 
 use crate::history::{self, Change, Event, Recorder, Unavailable};
+use crate::limits::{STORE_KEY_BYTES_MAX, STORE_VALUE_BYTES_MAX};
 use crate::store::{Order, Scan, Store, StoreError, View};
 use crate::types::{Progress, Revision, Sequence, Stamp};
 use bytes::Bytes;
@@ -98,12 +99,20 @@ impl<'a> Tx<'a> {
     }
 
     /// Writes bookkeeping.
+    ///
+    /// # Panics
+    /// The store cannot hold it, which the machine must have refused.
     pub fn put(&mut self, key: &[u8], value: Bytes) {
+        assert_storable(key, Some(&value));
         self.store.put(key, value, self.sequence);
     }
 
     /// Deletes bookkeeping.
+    ///
+    /// # Panics
+    /// The store cannot hold the key, so nothing can be there.
     pub fn delete(&mut self, key: &[u8]) {
+        assert_storable(key, None);
         self.store.delete(key, self.sequence);
     }
 
@@ -112,7 +121,11 @@ impl<'a> Tx<'a> {
     ///
     /// A key written and then deleted (as nested transactions may do) counts as deleted, since an event names
     /// a key once. Callers must not write a key that this command has written or deleted.
+    ///
+    /// # Panics
+    /// The store cannot hold it, which the machine must have refused.
     pub fn change(&mut self, key: Bytes, value: Option<Bytes>) {
+        assert_storable(&key, value.as_ref());
         match &value {
             Some(value) => self.store.put(&key, value.clone(), self.sequence),
             None => self.store.delete(&key, self.sequence),
@@ -158,4 +171,12 @@ impl<'a> Tx<'a> {
     pub(crate) fn set_compacted(&mut self, compacted: Revision) {
         self.progress.compacted = compacted;
     }
+}
+
+/// Invariant: Decoded is applied. What arrives here was checked by its machine, on every store alike.
+fn assert_storable(key: &[u8], value: Option<&Bytes>) {
+    let bytes = key.len();
+    assert!(bytes <= STORE_KEY_BYTES_MAX, "a store key of {bytes} bytes; machines check the length");
+    let bytes = value.map_or(0, Bytes::len);
+    assert!(bytes <= STORE_VALUE_BYTES_MAX, "a stored value of {bytes} bytes; machines bound values");
 }

@@ -7,12 +7,10 @@ use super::engine::Engine;
 use super::input::Input;
 use super::shared::Shared;
 use quoin_consensus::replica::{Lost, Proposal};
+use quoin_core::limits::ENCODING_BYTES_MAX;
 use quoin_core::{Command, Reply};
 use std::sync::atomic::Ordering;
 use tokio::sync::oneshot;
-
-/// Bytes that the encoding of a command may add to what the client sent.
-const ENCODING_BYTES_MAX: usize = 64 << 10;
 
 /// Why a command has no reply.
 ///

@@ -127,7 +127,7 @@ settings! {
 settings! {
     /// Limits of requests. The defaults are etcd's where etcd has one.
     pub struct Limits in "limits." {
-        /// Maximum bytes of a key. Default 32 KiB, at least 1.
+        /// Maximum bytes of a key. Default 32 KiB, at least 1, at most 65520.
         pub key_bytes_max: usize = 32 << 10,
         /// Maximum bytes of a request. Default 1536 KiB, at least 1, at most 16 MiB.
         pub request_bytes_max: usize = 1_572_864,

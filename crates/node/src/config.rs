@@ -1,6 +1,8 @@
 //! Every setting of a node, with its default and its bounds. They have the same names in `quoin.toml`, as
 //! flags and as environment variables.
 
+use quoin_core::kv::KEY_BYTES_MAX;
+use quoin_core::limits::REQUEST_BYTES_MAX;
 use quoin_engine::{HistoryConfig, Limits, LogConfig, RaftConfig, Settings, StoreConfig};
 use quoin_library::TableConfig;
 use std::collections::BTreeMap;
@@ -177,7 +179,7 @@ impl Config {
         let (raft, limits) = (&self.raft, &self.limits);
         let positive = |setting, value: usize| (setting, value as u64, 1..=u64::MAX);
         // Two batches and a request fit into what may wait for one peer.
-        let message = |setting, value: usize| (setting, value as u64, 1..=16 << 20);
+        let message = |setting, value: usize| (setting, value as u64, 1..=REQUEST_BYTES_MAX as u64);
         vec![
             ("raft.tick_ms", raft.tick_ms, 1..=u64::MAX),
             positive("raft.heartbeat_ticks", raft.heartbeat_ticks),
@@ -186,7 +188,7 @@ impl Config {
             positive("raft.batches_in_flight_max", raft.batches_in_flight_max),
             ("log.segment_bytes", self.log.segment_bytes, 1 << 20..=u64::MAX),
             positive("table.keys_max", self.table.keys_max),
-            positive("limits.key_bytes_max", limits.key_bytes_max),
+            ("limits.key_bytes_max", limits.key_bytes_max as u64, 1..=KEY_BYTES_MAX as u64),
             message("limits.request_bytes_max", limits.request_bytes_max),
             positive("limits.txn_operations_max", limits.txn_operations_max),
             positive("limits.response_bytes_max", limits.response_bytes_max),

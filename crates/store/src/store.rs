@@ -15,7 +15,8 @@ use crate::stats::StoreStats;
 use crate::threads::Threads;
 use bytes::Bytes;
 use lsm_tree::{InternalValue, Slice};
-use quoin_core::store::{Order, Pair, Scan, Version, Versions};
+use quoin_core::limits::STORE_KEY_BYTES_MAX;
+use quoin_core::store::{Order, Pair, Scan, Version, Versions, prefix_end};
 use quoin_core::{Index, Sequence, Store, StoreError};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -156,24 +157,39 @@ impl LsmStore {
         record::tree_key(self.group, key)
     }
 
+    /// The first tree key that may hold what is at or above `key`, which may be longer than any key that is
+    /// stored. `None` is above all of them.
+    fn bound(&self, key: &[u8]) -> Option<Slice> {
+        let Some((front, [_, ..])) = key.split_at_checked(STORE_KEY_BYTES_MAX) else {
+            return Some(self.key(key));
+        };
+        // Of all keys that begin with `front` only `front` itself is short enough, and it is below `key`.
+        let above = prefix_end(&self.key(front));
+        (!above.is_empty()).then(|| Slice::from(above))
+    }
+
     /// The tree key at which a scan to `to` ends. An empty `to` means the end of the group, which for the
     /// largest group number is no bound at all: `None`.
     fn end(&self, to: &[u8]) -> Option<Slice> {
         match to {
             [] => self.group.checked_add(1).map(|next| record::tree_key(next, b"")),
-            to => Some(self.key(to)),
+            to => self.bound(to),
         }
     }
 }
 
 impl Store for LsmStore {
     fn get(&self, key: &[u8], at: Sequence) -> Result<Option<Bytes>, StoreError> {
+        if key.len() > STORE_KEY_BYTES_MAX {
+            return Ok(None);
+        }
         let stored = self.shared.get(self.key(key), at)?;
         Ok(stored.map(record::decode).transpose()?.flatten())
     }
 
     fn scan<'a>(&'a self, from: &[u8], to: &[u8], at: Sequence, order: Order) -> Scan<'a> {
-        let (from, to) = (self.key(from), self.end(to));
+        let Some(from) = self.bound(from) else { return Box::new(std::iter::empty()) };
+        let to = self.end(to);
         if to.as_ref().is_some_and(|to| *to <= from) {
             return Box::new(std::iter::empty());
         }

@@ -2,8 +2,6 @@
 
 use std::collections::BTreeMap;
 
-/// Maximum accounts created by one call.
-pub(crate) const ACCOUNTS_MAX: usize = 1000;
 /// Maximum bytes of an account's user data.
 const USER_DATA_BYTES_MAX: usize = 256;
 /// Maximum bytes of all keys and values of an account's metadata.

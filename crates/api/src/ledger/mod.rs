@@ -7,4 +7,4 @@ mod limits;
 
 pub(crate) use book::{Applied, Book};
 pub(crate) use feed::{Feed, Piece};
-pub(crate) use limits::{ACCOUNTS_MAX, TIMEOUT_MS_MAX, check_texts};
+pub(crate) use limits::{TIMEOUT_MS_MAX, check_texts};

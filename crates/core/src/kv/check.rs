@@ -2,19 +2,32 @@
 
 use super::command::{Delete, Put, Range, Txn, txn_operation::Step};
 use super::range::{check_revision, range_in};
-use super::record;
+use super::record::{self, KEY_BYTES_MAX};
 use super::reply::{Done, Refusal, done};
 use crate::tx::Tx;
 
 /// Bound on the bytes of existing keys and values that one command may answer with; a larger answer is
 /// refused. A transaction that reads its own writes may exceed it by these.
 pub const REPLY_BYTES_MAX: usize = 64 << 20;
+/// Maximum numbers stored beside a value.
+pub const METADATA_MAX: usize = 4096;
 /// Up to this many point reads skip the size check: the bound on values bounds them enough.
 const POINT_READS_UNCHECKED: usize = 8;
 
+/// Checks a key that is to be written.
+pub(super) fn check_key(key: &[u8]) -> Result<(), Refusal> {
+    match key.len() {
+        0 => Err(Refusal::EmptyKey),
+        bytes if bytes > KEY_BYTES_MAX => Err(Refusal::KeyTooLong { bytes }),
+        _ => Ok(()),
+    }
+}
+
 pub(super) fn check_put(tx: &Tx<'_>, put: &Put) -> Done<()> {
-    if put.key.is_empty() {
-        return Ok(Err(Refusal::EmptyKey));
+    done!(check_key(&put.key));
+    let count = put.metadata.len();
+    if count > METADATA_MAX {
+        return Ok(Err(Refusal::TooMuchMetadata { count }));
     }
     if (put.ignore_value || put.ignore_lease) && tx.get(&record::store_key(&put.key))?.is_none() {
         return Ok(Err(Refusal::KeyNotFound));

@@ -6,7 +6,7 @@
 //! A lease kept alive changes only its own record; when its entry in the expiry index comes due, a new one is
 //! added at the lease's present deadline.
 
-use super::check::{answered_by_delete, check_answer, check_delete, check_path, check_put};
+use super::check::{answered_by_delete, check_answer, check_delete, check_key, check_path, check_put};
 use super::command::{Command, Delete, Increment, LeaseGrant, Operation, Put, Ttl, Txn, txn_operation::Step};
 use super::compare::choose_path;
 use super::range::{Bounds, range_in, records};
@@ -14,12 +14,12 @@ use super::recent::{Previous, Recent};
 use super::record::{self, Expiring, Lease, Record};
 use super::reply::{Done, Refusal, Reply, Response, done};
 use super::txn;
+use crate::codec::decode_command;
 use crate::expiry::{Expiry, ExpiryIndex};
 use crate::store::{Order, StoreError, View};
 use crate::tx::Tx;
 use crate::types::Stamp;
 use bytes::Bytes;
-use prost::Message;
 
 /// Bound on the leases and keys judged for expiry in one batch; the rest wait for the next batch.
 pub(crate) const EXPIRIES_PER_BATCH_MAX: usize = 1000;
@@ -52,9 +52,9 @@ impl Machine {
     /// # Errors
     /// The store failed. What a client may not do is a refusal, not an error.
     pub fn apply(&mut self, tx: &mut Tx<'_>, bytes: Bytes) -> Result<Reply, StoreError> {
-        let result = match Command::decode(bytes).map(|command| command.operation) {
-            Ok(Some(operation)) => self.perform(tx, operation)?,
-            Ok(None) | Err(_) => Err(Refusal::Malformed),
+        let result = match decode_command(bytes) {
+            Some(Command { operation: Some(operation) }) => self.perform(tx, operation)?,
+            _ => Err(Refusal::Malformed),
         };
         Ok(Reply { revision: tx.revision(), result })
     }
@@ -98,9 +98,7 @@ impl Machine {
     }
 
     fn increment(&mut self, tx: &mut Tx<'_>, Increment { key, by }: Increment) -> Done<Response> {
-        if key.is_empty() {
-            return Ok(Err(Refusal::EmptyKey));
-        }
+        done!(check_key(&key));
         let record = tx.get(&record::store_key(&key))?.map(Record::decode).transpose()?;
         let text = record.as_ref().map_or(&b"0"[..], |record| &record.value);
         let Some(before) = std::str::from_utf8(text).ok().and_then(|text| text.parse::<i64>().ok()) else {

@@ -19,7 +19,7 @@ mod reply;
 pub(crate) mod script;
 mod txn;
 
-pub use check::REPLY_BYTES_MAX;
+pub use check::{METADATA_MAX, REPLY_BYTES_MAX};
 pub use command::{
     Command, Compare, CompareResult, CompareTarget, Delete, Increment, LeaseGrant, MetadataAt, Operation,
     Put, Range, SortOrder, SortTarget, Ttl, Txn, TxnOperation, txn_operation,
@@ -29,5 +29,6 @@ pub use machine::{LEASE_TTL_S_MAX, Machine};
 pub use query::{Floor, change_to_key_value, floor, get, lease, leases, watch_bounds};
 pub use range::{page, range, range_bounded};
 pub(crate) use record::FACE;
+pub use record::KEY_BYTES_MAX;
 pub use reply::{KeyValue, LeaseInfo, RangeReply, Refusal, Reply, Response};
 pub use txn::check as check_txn;

@@ -18,11 +18,14 @@
 
 use super::reply::KeyValue;
 use crate::codec::{Malformed, Reader, put_signed, put_varint};
+use crate::limits::STORE_KEY_BYTES_MAX;
 use crate::types::Stamp;
 use bytes::Bytes;
 
 /// The first byte of the face's store keys.
 pub(crate) const FACE: u8 = 1;
+/// Maximum bytes of a key: its entry in the expiry index has 11 bytes more, and is the longest store key.
+pub const KEY_BYTES_MAX: usize = STORE_KEY_BYTES_MAX - 11;
 const LEASED: u8 = 1;
 const EXPIRING: u8 = 2;
 const DESCRIBED: u8 = 4;

@@ -1,5 +1,7 @@
 //! What the kv face answers.
 
+use super::check::METADATA_MAX;
+use super::record::KEY_BYTES_MAX;
 use crate::history::Unavailable;
 use crate::store::StoreError;
 use crate::types::{Revision, Stamp};
@@ -100,6 +102,18 @@ pub enum Refusal {
     /// A key is empty.
     #[error("key is not provided")]
     EmptyKey,
+    /// A key that the store cannot hold.
+    #[error("a key of {bytes} bytes is too long, at most {max} can be stored", max = KEY_BYTES_MAX)]
+    KeyTooLong {
+        /// Bytes of the key.
+        bytes: usize,
+    },
+    /// More numbers than a record may have.
+    #[error("{count} numbers of metadata are too many, at most {max} can be stored", max = METADATA_MAX)]
+    TooMuchMetadata {
+        /// How many there are.
+        count: usize,
+    },
     /// `ignore_value` or `ignore_lease` on an absent key.
     #[error("key not found")]
     KeyNotFound,

@@ -7,6 +7,7 @@
 //! 2  Protocol Buffers: an operation on accounts or currencies ([`Operation`])
 //! ```
 
+use crate::codec::decode_command;
 use bytes::Bytes;
 use prost::Message;
 use std::collections::BTreeMap;
@@ -44,7 +45,7 @@ impl Operation {
     }
 
     pub(super) fn decode(bytes: Bytes) -> Option<Self> {
-        Envelope::decode(bytes.slice(2..)).ok()?.operation
+        decode_command::<Envelope>(bytes.slice(2..))?.operation
     }
 }
 

@@ -13,8 +13,9 @@ use super::query::{currency_scale, read_account};
 use super::record::{self, AccountRecord};
 use super::reply::{AccountCode, Done, Reply, Response};
 use super::run::{Member, Ordered, Run};
-use super::transfer::{self, Kind, Transfer};
+use super::transfer::{self, Kind, REFERENCE_BYTES_MAX, Transfer};
 use crate::expiry::{Expiry, ExpiryIndex};
+use crate::limits::COMMAND_BYTES_MAX;
 use crate::store::{StoreError, View};
 use crate::tx::Tx;
 use crate::types::Stamp;
@@ -23,6 +24,8 @@ use prost::Message;
 
 /// Maximum pending transfers that expire in one batch; the rest wait for the next.
 const EXPIRIES_PER_BATCH_MAX: usize = 1000;
+/// Maximum accounts created by one command, all of which stay in memory until it ends.
+pub const ACCOUNTS_MAX: usize = 1000;
 /// Maximum bytes of an account's number.
 pub const NUMBER_BYTES_MAX: usize = 64;
 
@@ -80,6 +83,7 @@ impl Machine {
     /// The store failed. What a client may not do is a reply, not an error.
     pub fn apply(&mut self, tx: &mut Tx<'_>, bytes: Bytes) -> Result<Reply, StoreError> {
         let response = match bytes.get(..2) {
+            _ if bytes.len() > COMMAND_BYTES_MAX => Response::Malformed,
             Some([command::VERSION, TRANSFERS]) => self.transfers(tx, &bytes)?,
             Some([command::VERSION, OPERATION]) => match Operation::decode(bytes) {
                 Some(operation) => self.operation(tx, operation)?,
@@ -101,6 +105,7 @@ impl Machine {
 
     fn operation(&mut self, tx: &mut Tx<'_>, operation: Operation) -> Result<Response, StoreError> {
         Ok(match operation {
+            Operation::CreateAccounts(new) if new.accounts.len() > ACCOUNTS_MAX => Response::Malformed,
             Operation::CreateAccounts(new) => Response::Accounts(self.create_accounts(tx, new.accounts)?),
             Operation::UpdateAccount(update) => {
                 Response::Account(self.update_account(tx, &update)?.map(Box::new))
@@ -293,7 +298,8 @@ fn decode_transfers(bytes: &[u8]) -> Option<(bool, Vec<Member<'_>>)> {
         let before = reader.clone().rest();
         let transfer = Transfer::decode_from(&mut reader).ok()?;
         // Only the log's time expires transfers, not a client.
-        if matches!(transfer.kind, Kind::Expired { .. }) || transfer.id == 0 {
+        let asked = !matches!(transfer.kind, Kind::Expired { .. }) && transfer.id != 0;
+        if !asked || transfer.reference.len().max(transfer.user_data.len()) > REFERENCE_BYTES_MAX {
             return None;
         }
         members.push((transfer, &before[..before.len() - reader.len()]));

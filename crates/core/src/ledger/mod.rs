@@ -31,7 +31,7 @@ pub use code::Code;
 pub use command::{NewAccount, NewCurrency, Operation, Rule, Status, UpdateAccount};
 pub use currency::{AmountError, Currency, SCALE_MAX, format_amount, format_signed, iso_scale, parse_amount};
 pub use journal::{Entry, Journal, Resolution};
-pub use machine::{Machine, NUMBER_BYTES_MAX};
+pub use machine::{ACCOUNTS_MAX, Machine, NUMBER_BYTES_MAX};
 pub use query::{
     account, account_at, account_by_number, accounts, currency_scale, entries, entry_at, journal_range,
     revision_at, statement, transfer,

@@ -12,14 +12,14 @@ use super::command::{
 };
 use super::record::{self, LastHeartbeat, Status};
 use super::reply::{Refusal, Reply, Response};
-use super::rule::{RuleKey, encode_record, group_in_body, group_of, revision_of};
+use super::rule::{RuleKey, VNI_MAX, encode_record, group_in_body, group_of, revision_of};
 use super::table::Table;
+use crate::codec::decode_command;
 use crate::expiry::{Expiry, ExpiryIndex};
 use crate::store::{StoreError, View, prefix_end};
 use crate::tx::Tx;
 use crate::types::{Revision, Stamp};
 use bytes::Bytes;
-use prost::Message;
 use std::sync::Arc;
 
 type Done<T> = Result<Result<T, Refusal>, StoreError>;
@@ -56,9 +56,9 @@ impl Machine {
     /// # Errors
     /// The store failed. What a client may not do is a refusal, not an error.
     pub fn apply(&mut self, tx: &mut Tx<'_>, bytes: Bytes) -> Result<Reply, StoreError> {
-        let result = match Command::decode(bytes).map(|command| command.operation) {
-            Ok(Some(operation)) => self.perform(tx, operation)?,
-            Ok(None) | Err(_) => Err(Refusal::Malformed),
+        let result = match decode_command(bytes) {
+            Some(Command { operation: Some(operation) }) => self.perform(tx, operation)?,
+            _ => Err(Refusal::Malformed),
         };
         Ok(Reply { revision: tx.revision(), result })
     }
@@ -125,6 +125,7 @@ impl Machine {
     fn delete_many(&self, tx: &mut Tx<'_>, request: &DeleteMany) -> Done<Response> {
         let mut found = match &request.group {
             Some(group) => self.old_members(group, request),
+            None if request.vni > VNI_MAX => return Ok(Err(Refusal::Malformed)),
             None => old_in_network(tx, request)?,
         };
         let more = found.len() > request.limit as usize;
@@ -227,6 +228,10 @@ fn set_alive(tx: &mut Tx<'_>, name: &[u8], alive: bool) {
 
 fn put_object(tx: &mut Tx<'_>, request: &PutObject) -> Result<Response, Refusal> {
     let kind = ObjectKind::try_from(request.kind).map_err(|_| Refusal::Malformed)?;
+    let bytes = request.name.len();
+    if bytes > record::NAME_BYTES_MAX {
+        return Err(Refusal::NameTooLong { bytes });
+    }
     let record = encode_record(tx.next_revision().0, &request.body);
     tx.change(record::object_key(kind, &request.name), Some(record));
     Ok(Response::Done)

@@ -23,6 +23,7 @@ pub use command::{
 pub use machine::Machine;
 pub use query::{Scope, changed, node_statuses, object, objects, rule, rules};
 pub(crate) use record::FACE;
+pub use record::NAME_BYTES_MAX;
 pub use reply::{Changed, Node, Object, Refusal, Reply, Response};
 pub use rule::{GROUP_BYTES_MAX, Mac, Rule, RuleKey, RuleRef, VNI_MAX};
 pub use table::{Lookup, Members, Table};

@@ -13,11 +13,16 @@
 use super::command::ObjectKind;
 use super::rule::RuleKey;
 use crate::codec::{Malformed, Reader, put_varint};
+use crate::limits::STORE_KEY_BYTES_MAX;
 use crate::types::Stamp;
 use bytes::Bytes;
 
 /// The first byte of the face's store keys.
 pub(crate) const FACE: u8 = 2;
+
+/// Maximum bytes of an object's name: its entry in the expiry index has 10 bytes more, and is the longest
+/// store key.
+pub const NAME_BYTES_MAX: usize = STORE_KEY_BYTES_MAX - 10;
 
 pub(super) const RULES: [u8; 2] = [FACE, b'r'];
 pub(super) const GROUPS: [u8; 2] = [FACE, b'g'];

@@ -1,6 +1,7 @@
 //! What the route face answers.
 
 use super::command::ObjectKind;
+use super::record::NAME_BYTES_MAX;
 use super::rule::{Rule, RuleKey};
 use crate::types::{Revision, Stamp};
 use bytes::Bytes;
@@ -37,6 +38,12 @@ pub enum Refusal {
     /// A heartbeat of a node that nobody has put.
     #[error("no such node: put it before its first heartbeat")]
     UnknownNode,
+    /// A name that the store cannot hold.
+    #[error("a name of {bytes} bytes is too long, at most {max} can be stored", max = NAME_BYTES_MAX)]
+    NameTooLong {
+        /// Bytes of the name.
+        bytes: usize,
+    },
     /// The bytes are not a command of this version.
     #[error("malformed command")]
     Malformed,

@@ -4,6 +4,7 @@
 //! itself between operations: flush, compact, reopen.
 
 use super::{Order, Store};
+use crate::limits::STORE_KEY_BYTES_MAX;
 use crate::types::Sequence;
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -171,7 +172,26 @@ impl Run {
     /// Few keys, so that they get many versions; some are prefixes of others, some hold the largest byte.
     fn key(&mut self) -> Vec<u8> {
         let length = 1 + self.random.below(3);
-        (0..length).map(|_| [b'a', b'b', 0xff, 1][self.random.below(4) as usize]).collect()
+        let mut key: Vec<u8> =
+            (0..length).map(|_| [b'a', b'b', 0xff, 1][self.random.below(4) as usize]).collect();
+        if self.random.once_in(300) {
+            self.lengthen(&mut key, STORE_KEY_BYTES_MAX);
+        }
+        key
+    }
+
+    /// A key to ask for, at times one that is longer than any key can be.
+    fn asked(&mut self) -> Vec<u8> {
+        let mut key = self.key();
+        if self.random.once_in(10) {
+            let bytes = STORE_KEY_BYTES_MAX - 1 + self.random.below(4) as usize;
+            self.lengthen(&mut key, bytes);
+        }
+        key
+    }
+
+    fn lengthen(&mut self, key: &mut Vec<u8>, bytes: usize) {
+        key.resize(bytes, [0, b'a', 0xff][self.random.below(3) as usize]);
     }
 
     fn value(&mut self, at: Sequence) -> Bytes {
@@ -188,13 +208,14 @@ impl Run {
 
     fn compare_some(&mut self, store: &dyn Store) {
         let at = Sequence(self.forgotten + self.random.below(self.newest - self.forgotten + 3));
-        let key = self.key();
-        assert_eq!(
-            store.get(&key, at).expect("a sound store"),
-            self.model.get(&key, at),
-            "get {key:?} at {at}"
+        let key = self.asked();
+        assert!(
+            store.get(&key, at).expect("a sound store") == self.model.get(&key, at),
+            "get {} bytes, {:?}... at {at}",
+            key.len(),
+            &key[..1]
         );
-        let (from, to) = (self.key(), if self.random.once_in(3) { Vec::new() } else { self.key() });
+        let (from, to) = (self.asked(), if self.random.once_in(3) { Vec::new() } else { self.asked() });
         self.compare_scan(store, &from, &to, at);
     }
 
@@ -209,7 +230,8 @@ impl Run {
                 .find(|at| found.get(*at) != expected.get(*at) || *at == found.len())
                 .unwrap_or_default();
             let (left, right) = (found.get(differs), expected.get(differs));
-            assert_eq!(left, right, "scan {from:?}..{to:?} at {at} {order:?}: result {differs}");
+            let bounds = [from, to].map(|key| (key.len(), &key[..key.len().min(4)]));
+            assert!(left == right, "scan {bounds:?} at {at} {order:?}: result {differs}");
             expected.reverse();
         }
     }

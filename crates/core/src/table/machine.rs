@@ -11,6 +11,7 @@ use super::command::{Activate, Command, Drop, Failed, Operation, Publish, Ready,
 use super::live::{Live, TableState};
 use super::record::{self, Failure, Table, Version};
 use super::reply::{Refusal, Reply};
+use crate::codec::decode_command;
 use crate::store::{StoreError, View};
 use crate::system;
 use crate::tx::Tx;
@@ -23,6 +24,10 @@ use std::sync::Arc;
 pub const VERSIONS_KEPT: u32 = 2;
 /// Maximum bytes of a failure's reason; the rest is cut off.
 const REASON_MAX: usize = 1000;
+/// Maximum versions kept besides the active one.
+pub const VERSIONS_KEPT_MAX: u32 = 1000;
+/// Maximum members whose report on a version is kept.
+const REPORTS_MAX: usize = 1000;
 /// Maximum folded changes deleted by one command; the rest go with the next.
 const FORGOTTEN_MAX: usize = 10_000;
 
@@ -51,9 +56,9 @@ impl Machine {
     /// # Errors
     /// The store failed. What a client may not do is a refusal, not an error.
     pub fn apply(&mut self, tx: &mut Tx<'_>, bytes: Bytes) -> Result<Reply, StoreError> {
-        let result = match Command::decode(bytes).map(|command| command.operation) {
-            Ok(Some(operation)) => self.perform(tx, operation)?,
-            Ok(None) | Err(_) => Err(Refusal::Malformed),
+        let result = match decode_command(bytes) {
+            Some(Command { operation: Some(operation) }) => self.perform(tx, operation)?,
+            _ => Err(Refusal::Malformed),
         };
         Ok(Reply { revision: tx.revision(), result })
     }
@@ -110,6 +115,13 @@ fn publish_version(tx: &mut Tx<'_>, state: &mut TableState, publish: Publish) ->
     let Some(shape) = shape.filter(|_| !name.is_empty() && !name.contains('\0')) else {
         return Err(Refusal::Malformed);
     };
+    let bytes = name.len();
+    if bytes > record::NAME_BYTES_MAX {
+        return Err(Refusal::NameTooLong { bytes });
+    }
+    if keep > VERSIONS_KEPT_MAX {
+        return Err(Refusal::TooManyKept { keep });
+    }
     let below = if over.is_empty() {
         None
     } else {
@@ -158,11 +170,17 @@ fn describe(shape: &Shape) -> String {
 fn mark_ready(tx: &mut Tx<'_>, state: &mut TableState, ready: &Ready) -> Result<u64, Refusal> {
     let mut version = find(state, &ready.name, ready.version)?;
     version.failed.retain(|failure| failure.member != ready.member);
+    check_reports(&version.ready)?;
     if let Err(place) = version.ready.binary_search(&ready.member) {
         version.ready.insert(place, ready.member);
     }
     put_version(tx, state, &ready.name, version, false);
     Ok(ready.version)
+}
+
+/// Refuses one more report than there can be members: the record must not grow without a bound.
+fn check_reports<T>(reports: &[T]) -> Result<(), Refusal> {
+    if reports.len() < REPORTS_MAX { Ok(()) } else { Err(Refusal::TooManyReports) }
 }
 
 fn mark_failed(tx: &mut Tx<'_>, state: &mut TableState, failed: Failed) -> Result<u64, Refusal> {
@@ -173,6 +191,7 @@ fn mark_failed(tx: &mut Tx<'_>, state: &mut TableState, failed: Failed) -> Resul
     }
     version.ready.retain(|ready| *ready != member);
     version.failed.retain(|failure| failure.member != member);
+    check_reports(&version.failed)?;
     version.failed.push(Failure { member, reason, transient });
     version.failed.sort_unstable_by_key(|failure| failure.member);
     put_version(tx, state, &name, version, false);

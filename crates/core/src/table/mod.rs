@@ -17,8 +17,8 @@ pub use command::{
     Activate, Command, Drop, Failed, Operation, Publish, Ready, Rollback, Shape, Upsert, Write,
 };
 pub use live::{Live, Look, TableState};
-pub use machine::{Machine, VERSIONS_KEPT};
+pub use machine::{Machine, VERSIONS_KEPT, VERSIONS_KEPT_MAX};
 pub use query::{active, changes};
 pub(crate) use record::FACE;
-pub use record::{Failure, Table, Version};
+pub use record::{Failure, NAME_BYTES_MAX, Table, Version};
 pub use reply::{Refusal, Reply};

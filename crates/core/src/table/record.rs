@@ -11,12 +11,15 @@
 
 use super::command::Shape;
 use crate::codec::{self, Malformed, Reader};
+use crate::limits::STORE_KEY_BYTES_MAX;
 use crate::types::Revision;
 use bytes::Bytes;
 use prost::Message;
 
 /// The first byte of the face's store keys.
 pub(crate) const FACE: u8 = 4;
+/// Maximum bytes of a table's name: the keys of its versions and changes have 11 bytes more.
+pub const NAME_BYTES_MAX: usize = STORE_KEY_BYTES_MAX - 11;
 /// The prefix of all tables.
 pub(super) const TABLES: &[u8] = &[FACE, b't'];
 /// The prefix of all versions.

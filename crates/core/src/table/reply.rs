@@ -1,5 +1,7 @@
 //! What the table face answers.
 
+use super::machine::VERSIONS_KEPT_MAX;
+use super::record::NAME_BYTES_MAX;
 use crate::types::Revision;
 
 /// The answer to a table command.
@@ -18,6 +20,21 @@ pub enum Refusal {
     /// The bytes are not a command of this version.
     #[error("malformed table command")]
     Malformed,
+    /// A name that the store cannot hold.
+    #[error("a table's name of {bytes} bytes is too long, at most {max} can be stored", max = NAME_BYTES_MAX)]
+    NameTooLong {
+        /// Bytes of the name.
+        bytes: usize,
+    },
+    /// More versions to keep than there may be.
+    #[error("keeping {keep} versions is too many, at most {max}", max = VERSIONS_KEPT_MAX)]
+    TooManyKept {
+        /// How many were asked for.
+        keep: u32,
+    },
+    /// More members have reported on the version than a cluster can have.
+    #[error("too many members have reported on this version")]
+    TooManyReports,
     /// No such table.
     #[error("there is no table {0:?}")]
     NoTable(String),

@@ -1,8 +1,9 @@
 //! The faces on this store answer as in memory, wherever the versions of a key lie.
 
-use super::{LsmStore, open};
-use quoin_core::Index;
+use super::{LsmStore, open, small};
+use crate::StoreFolder;
 use quoin_core::store::contract::Random;
+use quoin_core::{Index, Store};
 use tempfile::TempDir;
 
 /// Flushes and compacts at random.
@@ -35,5 +36,25 @@ fn kv_does_what_its_model_does() {
         let store = open(&folder);
         let applied = &mut |index, random| reorganize(&store, index, random);
         quoin_core::kv::model::check(&store, seed, 150, applied);
+    }
+}
+
+/// One SET with a key that the engine refuses stopped every replica, and again at each start: the machine
+/// must refuse what this store cannot hold, and what it takes must survive flushing, merging and moving.
+#[test]
+fn whatever_can_be_decoded_can_be_applied() {
+    for seed in 0..4 {
+        let (folder, other) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+        let store = open(&folder);
+        let applied = &mut |index, random| reorganize(&store, index, random);
+        quoin_core::hostile::check(&store, seed, 250, applied);
+        assert!(store.stats().flushes > 10);
+        let receiver = StoreFolder::open(other.path()).unwrap();
+        let mut importer = receiver.import(7, small()).unwrap();
+        store.export().unwrap().for_each(|chunk| importer.chunk(chunk.unwrap()).unwrap());
+        let (copy, progress) = importer.commit().unwrap();
+        let whole =
+            |store: &LsmStore| -> Vec<_> { store.versions(progress.sequence).map(Result::unwrap).collect() };
+        assert!(whole(&store) == whole(&copy), "seed {seed}: the copy differs");
     }
 }

@@ -9,7 +9,7 @@
 use super::header::{header_at, signed};
 use super::lease;
 use crate::changes::Changes;
-use crate::commands::{check_space, kv_operation, range, read};
+use crate::commands::{check_key_length, check_space, kv_operation, range, read};
 use crate::error::{Error, Known};
 use bytes::Bytes;
 use quoin_core::kv::txn_operation::Step;
@@ -36,12 +36,13 @@ pub(super) struct Place {
 /// Takes a place under `name` for `lease`, or finds the place that it has. Lease 0 means a new lease.
 ///
 /// # Errors
-/// No such lease; otherwise as every write.
+/// No such lease, or a name that is too long; otherwise as every write.
 pub(super) async fn join(engine: &Engine, name: &[u8], lease: i64, value: Bytes) -> Result<Place, Error> {
     check_space(engine)?;
     let lease = if lease == 0 { lease::grant(engine, 0, LEASE_TTL_S).await?.1 } else { lease };
     let prefix = prefix(name);
     let key = Bytes::from([&prefix[..], format!("{lease:x}").as_bytes()].concat());
+    check_key_length(key.len(), engine.limits())?;
     let put = kv::Put { key: key.clone(), value, lease, ..kv::Put::default() };
     let look = kv::Range { key: key.clone(), ..kv::Range::default() };
     let done = if_created_at(engine, &key, 0, Step::Put(put), Some(Step::Range(look))).await?;

@@ -51,6 +51,10 @@ fn put_operation(limits: &Limits, request: pb::PutRequest) -> Result<Operation, 
     if request.keep_metadata && !request.metadata.is_empty() {
         return Err(Error::invalid("keep_metadata goes without metadata; give one of the two"));
     }
+    let count = request.metadata.len();
+    if count > kv::METADATA_MAX {
+        return Err(kv::Refusal::TooMuchMetadata { count }.into());
+    }
     let compare = conditions(limits, &request.key, &request.conditions, &request.metadata)?;
     let put = kv::Put {
         key: request.key,
@@ -329,6 +333,9 @@ mod tests {
         assert!(refused(short).contains("position 1"));
         let many = (0..129).map(|_| pb::Condition { what: Some(What::Version(1)) }).collect();
         assert!(refused(request(many)).contains("129 conditions"));
+        let metadata = vec![1; kv::METADATA_MAX + 1];
+        let many = pb::PutRequest { metadata, ..request(Vec::new()) };
+        assert!(refused(many).contains("4097 numbers of metadata are too many, at most 4096"));
     }
 
     #[test]

@@ -45,6 +45,7 @@ pub(super) async fn operation(engine: &Engine, operation: Operation) -> Result<(
 impl From<Refusal> for Error {
     fn from(refusal: Refusal) -> Self {
         match refusal {
+            Refusal::NameTooLong { .. } => Self::invalid(refusal),
             Refusal::UnknownNode => Self::not_found(refusal),
             other => Self::fault(other),
         }

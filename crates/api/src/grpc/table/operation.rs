@@ -24,7 +24,10 @@ impl From<Refusal> for Error {
     fn from(refusal: Refusal) -> Self {
         match refusal {
             Refusal::NoTable(_) | Refusal::NoVersion { .. } => Self::not_found(refusal),
-            Refusal::Width { .. } | Refusal::Malformed => Self::invalid(refusal),
+            Refusal::Width { .. }
+            | Refusal::NameTooLong { .. }
+            | Refusal::TooManyKept { .. }
+            | Refusal::Malformed => Self::invalid(refusal),
             _ => Self::precondition(refusal),
         }
     }

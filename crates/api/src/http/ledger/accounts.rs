@@ -10,12 +10,12 @@ use super::model::{
 use super::problem::Problem;
 use super::time;
 use crate::commands::long_read;
-use crate::ledger::{ACCOUNTS_MAX, check_texts};
+use crate::ledger::check_texts;
 use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
-use quoin_core::ledger::{self, world_account};
+use quoin_core::ledger::{self, ACCOUNTS_MAX, world_account};
 use quoin_core::{Revision, Stamp};
 use quoin_engine::Consistency;
 
