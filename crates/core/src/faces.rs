@@ -200,7 +200,7 @@ pub(crate) const VOCABULARIES: &[crate::golden::Vocabulary] = &[
 mod tests {
     use super::*;
     use crate::store::MemoryStore;
-    use crate::{Batch, Machines, Term};
+    use crate::{Batch, Machines, Store, Term};
 
     /// How many leases, keys and nodes an entry lets expire decides what its commands see, so all versions
     /// must agree.
@@ -234,6 +234,100 @@ mod tests {
         assert_eq!(deadline, Some(Stamp(101)));
         let (events, deadline) = apply(101, &[]);
         assert_eq!((faces(events), deadline), (vec![route::FACE; 400], None));
+    }
+
+    /// The entries of the expiry indexes, and all that was ever written to them.
+    fn expiries(store: &MemoryStore, machines: &Machines) -> (usize, usize) {
+        let of_index = |key: &[u8]| key[0] != system::FACE && key[1] == b'x';
+        let view = View::new(store, machines.progress().sequence);
+        let left =
+            view.scan(b"", b"", crate::Order::Ascending).filter(|pair| of_index(&pair.as_ref().unwrap().0));
+        (left.count(), store.dump().iter().filter(|(key, ..)| of_index(key)).count())
+    }
+
+    /// 100,000 renewals of one key left as many entries in the expiry index until their deadlines: 2.3 MB.
+    /// Leases left theirs when they were revoked.
+    #[test]
+    fn what_expires_has_one_entry_that_renewing_does_not_write() {
+        let store = MemoryStore::new();
+        let mut machines = Machines::open(&store).unwrap();
+        let apply = |machines: &mut Machines, stamp, commands: &[Command]| {
+            let index = machines.progress().index.next();
+            machines.apply(&store, index, Term(1), Batch::encode(Stamp(stamp), commands)).unwrap().events
+        };
+        let put = |ttl_ms: Option<u64>, lease| {
+            let ttl = ttl_ms.map(kv::Ttl::Milliseconds);
+            kv::Operation::Put(kv::Put { key: "k".into(), ttl, lease, ..kv::Put::default() }).into_command()
+        };
+        let beat = |ttl_ms| {
+            let beat = route::Heartbeat { node: "n".into(), ttl_ms, applied_revision: 1 };
+            route::Operation::Heartbeat(beat).into_command()
+        };
+        let node = route::PutObject { kind: 3, name: "n".into(), body: Bytes::new() };
+        let grant = kv::LeaseGrant { id: 7, ttl_s: 1 };
+        let keep_alive = kv::Operation::LeaseKeepAlive(7).into_command();
+        let begin = [
+            route::Operation::PutObject(node).into_command(),
+            kv::Operation::LeaseGrant(grant).into_command(),
+        ];
+        apply(&mut machines, 1, &begin);
+        for stamp in 1..=900 {
+            apply(&mut machines, stamp, &[put(Some(1000), 0), beat(1000), keep_alive.clone()]);
+        }
+        assert_eq!(expiries(&store, &machines), (3, 3));
+
+        // The entries come due too early, and are replaced by others at the deadlines of then.
+        apply(&mut machines, 1001, &[]);
+        assert_eq!((expiries(&store, &machines).0, machines.next_deadline()), (3, Some(Stamp(1900))));
+        assert_eq!(apply(&mut machines, 1899, &[]), []);
+        machines = Machines::open(&store).unwrap();
+        apply(&mut machines, 1899, &[keep_alive.clone()]);
+        // A shorter time to live moves them forward.
+        apply(&mut machines, 1899, &[put(Some(10), 7), beat(10)]);
+        assert_eq!((expiries(&store, &machines).0, machines.next_deadline()), (3, Some(Stamp(1900))));
+        assert_eq!(apply(&mut machines, 1908, &[]), []);
+        assert_eq!(apply(&mut machines, 1909, &[]).len(), 2);
+        assert_eq!(expiries(&store, &machines).0, 1, "the lease's");
+
+        apply(&mut machines, 1910, &[put(Some(100), 7), beat(100)]);
+        assert_eq!(expiries(&store, &machines).0, 3);
+        let revoke = kv::Operation::LeaseRevoke(7).into_command();
+        let delete = route::DeleteObject { kind: 3, name: "n".into() };
+        apply(&mut machines, 1911, &[revoke, route::Operation::DeleteObject(delete).into_command()]);
+        assert_eq!(expiries(&store, &machines).0, 0);
+
+        apply(&mut machines, 1912, &[put(Some(100), 0)]);
+        apply(&mut machines, 1913, &[put(None, 0)]);
+        assert_eq!(expiries(&store, &machines).0, 0);
+        assert_eq!(apply(&mut machines, 5000, &[]), []);
+    }
+
+    /// A store of a version that left an entry at every deadline, and did not say where a lease's was.
+    #[test]
+    fn entries_of_earlier_versions_expire_nothing_too_early_and_do_not_stay() {
+        let store = MemoryStore::new();
+        let mut machines = Machines::open(&store).unwrap();
+        let apply = |machines: &mut Machines, stamp, commands: &[Command]| {
+            let index = machines.progress().index.next();
+            machines.apply(&store, index, Term(1), Batch::encode(Stamp(stamp), commands)).unwrap().events
+        };
+        let put = kv::Put { key: "k".into(), ttl: Some(kv::Ttl::At(3000)), ..kv::Put::default() };
+        let grant = kv::Operation::LeaseGrant(kv::LeaseGrant { id: 7, ttl_s: 2 });
+        apply(&mut machines, 1000, &[kv::Operation::Put(put).into_command(), grant.into_command()]);
+        // The key had a deadline at 2000 before; the lease was granted at 0, and kept alive at 1000.
+        let at = machines.progress().sequence;
+        let entry =
+            |deadline, subject: &[u8]| crate::expiry::encode_key([kv::FACE, b'x'], Stamp(deadline), subject);
+        let lease = [&b"l"[..], &7u64.to_be_bytes()].concat();
+        store.put(&entry(2000, b"kk"), Bytes::new(), at);
+        store.put(&entry(2000, &lease), Bytes::new(), at);
+        store.delete(&entry(3000, &lease), at);
+        machines = Machines::open(&store).unwrap();
+        assert_eq!(expiries(&store, &machines).0, 3);
+        assert_eq!(apply(&mut machines, 2000, &[]), []);
+        assert_eq!((expiries(&store, &machines).0, machines.next_deadline()), (2, Some(Stamp(3000))));
+        assert_eq!(apply(&mut machines, 3000, &[]).len(), 1, "the key; a lease without keys has no event");
+        assert_eq!(expiries(&store, &machines).0, 0);
     }
 
     #[test]

@@ -3,12 +3,13 @@
 //! **Invariant: Nothing half.** A command is refused before it has written anything: a transaction chooses
 //! its path and checks every step on it, then writes.
 //!
-//! A lease kept alive changes only its own record; when its entry in the expiry index comes due, a new one is
-//! added at the lease's present deadline.
+//! A lease has one entry in the expiry index. Keeping it alive changes only its own record: when the entry
+//! comes due, a new one takes its place at the lease's deadline of then. Keys are alike, see `deadline.rs`.
 
 use super::check::{answered_by_delete, check_answer, check_delete, check_key, check_path, check_put};
 use super::command::{Command, Delete, Increment, LeaseGrant, Operation, Put, Ttl, Txn, txn_operation::Step};
 use super::compare::choose_path;
+use super::deadline::Deadline;
 use super::range::{Bounds, range_in, records};
 use super::recent::{Previous, Recent};
 use super::record::{self, Expiring, Lease, Record};
@@ -84,13 +85,8 @@ impl Machine {
         let store_key = Bytes::from(record::store_key(&put.key));
         let whole = put.prev_kv || put.ignore_value || put.keep_metadata;
         let (previous, record) = self.previous(tx, &store_key, &put.key, whole)?;
-        let next = successor(tx, &put, previous, record.as_ref());
+        let next = self.successor(tx, &put, previous, record.as_ref());
         self.attach(tx, &put.key, previous.map_or(0, |previous| previous.lease), next.lease);
-        if let Some((deadline, _)) = next.expires
-            && next.expires != previous.and_then(|previous| previous.expires)
-        {
-            self.expect_expiry(tx, deadline, &Expiring::Key(put.key.clone()));
-        }
         self.recent.note(&put.key, Some(Previous::of(&next)));
         tx.change(store_key, Some(next.encode()));
         let shown = record.filter(|_| put.prev_kv);
@@ -124,9 +120,20 @@ impl Machine {
         Ok((record.as_ref().map(Previous::of), record))
     }
 
-    /// Deletes one key's record, which is attached to `lease`.
-    fn remove(&mut self, tx: &mut Tx<'_>, store_key: Bytes, key: &[u8], lease: i64) {
+    /// Deletes one key's record, which is attached to `lease` and has its entry in the expiry index unless
+    /// `expires` is `None`.
+    fn remove(
+        &mut self,
+        tx: &mut Tx<'_>,
+        store_key: Bytes,
+        key: &[u8],
+        lease: i64,
+        expires: Option<Deadline>,
+    ) {
         self.attach(tx, key, lease, 0);
+        if let Some(expires) = expires {
+            expires.cancel(&self.expiries, tx, key);
+        }
         self.recent.note(key, None);
         tx.change(store_key, None);
     }
@@ -151,7 +158,7 @@ impl Machine {
         let mut prev_kvs = Vec::new();
         let mut deleted = 0;
         for (store_key, key, record) in records(tx.view(), &bounds)? {
-            self.remove(tx, store_key, &key, record.lease);
+            self.remove(tx, store_key, &key, record.lease, record.expires);
             deleted += 1;
             if delete.prev_kv {
                 prev_kvs.push(record.into_key_value(key));
@@ -203,25 +210,28 @@ impl Machine {
             return Ok(Err(Refusal::LeaseExists));
         }
         let ttl_s = grant.ttl_s.max(1);
-        let lease = Lease { ttl_s: ttl_s as u64, deadline: after(tx.stamp(), ttl_s as u64 * 1000) };
+        let deadline = after(tx.stamp(), ttl_s as u64 * 1000);
+        let lease = Lease { ttl_s: ttl_s as u64, deadline, entry: deadline };
         tx.put(&key, lease.encode());
         self.expect_expiry(tx, lease.deadline, &Expiring::Lease(grant.id));
         Ok(Ok(Response::Lease { id: grant.id, ttl_s }))
     }
 
-    /// Ends a lease and deletes its keys, all at one revision. Its entry in the expiry index stays until it
-    /// comes due.
+    /// Ends a lease and deletes its keys, all at one revision.
     fn revoke(&mut self, tx: &mut Tx<'_>, id: i64) -> Done<Response> {
         let key = record::lease_key(id);
-        if tx.get(&key)?.is_none() {
+        let Some(lease) = tx.get(&key)?.map(Lease::decode).transpose()? else {
             return Ok(Err(Refusal::LeaseNotFound));
-        }
+        };
         tx.delete(&key);
+        self.expiries.remove(tx, lease.entry, &Expiring::Lease(id).encode());
         let attached: Result<Vec<_>, _> =
             tx.view().scan_prefix(&record::attachments_prefix(id), Order::Ascending).collect();
         for (attachment, _) in attached? {
             let key = record::attached_key(&attachment);
-            self.remove(tx, record::store_key(&key).into(), &key, id);
+            let store_key = Bytes::from(record::store_key(&key));
+            let (previous, _) = self.previous(tx, &store_key, &key, false)?;
+            self.remove(tx, store_key, &key, id, previous.and_then(|previous| previous.expires));
         }
         Ok(Ok(Response::Revoked))
     }
@@ -253,17 +263,21 @@ impl Machine {
     pub(crate) fn expire(&mut self, tx: &mut Tx<'_>, due: Expiry) -> Result<(), StoreError> {
         self.expiries.remove(tx, due.deadline, &due.subject);
         match Expiring::decode(due.subject)? {
-            Expiring::Lease(id) => self.expire_lease(tx, id),
+            Expiring::Lease(id) => self.expire_lease(tx, id, due.deadline),
             Expiring::Key(key) => self.expire_key(tx, &key, due.deadline),
         }
     }
 
-    fn expire_lease(&mut self, tx: &mut Tx<'_>, id: i64) -> Result<(), StoreError> {
-        let Some(lease) = tx.get(&record::lease_key(id))?.map(Lease::decode).transpose()? else {
-            return Ok(());
-        };
+    fn expire_lease(&mut self, tx: &mut Tx<'_>, id: i64, due: Stamp) -> Result<(), StoreError> {
+        let key = record::lease_key(id);
+        let Some(lease) = tx.get(&key)?.map(Lease::decode).transpose()? else { return Ok(()) };
         let ends = lease.ends(tx.term_began());
         if ends > tx.stamp() {
+            if lease.entry != due {
+                // An earlier version did not note where the entry was.
+                self.expiries.remove(tx, lease.entry, &Expiring::Lease(id).encode());
+            }
+            tx.put(&key, Lease { deadline: ends, entry: ends, ..lease }.encode());
             self.expect_expiry(tx, ends, &Expiring::Lease(id));
             return Ok(());
         }
@@ -272,14 +286,52 @@ impl Machine {
         Ok(())
     }
 
-    fn expire_key(&mut self, tx: &mut Tx<'_>, key: &Bytes, deadline: Stamp) -> Result<(), StoreError> {
+    fn expire_key(&mut self, tx: &mut Tx<'_>, key: &Bytes, due: Stamp) -> Result<(), StoreError> {
         let store_key = Bytes::from(record::store_key(key));
         let Some(record) = tx.get(&store_key)?.map(Record::decode).transpose()? else { return Ok(()) };
-        // A write may have given the key another deadline, which has an entry of its own, or none.
-        if record.expires.is_some_and(|(stands, _)| stands == deadline) {
-            self.remove(tx, store_key, key, record.lease);
+        // Earlier versions left entries of deadlines that a write had moved.
+        let Some(Deadline { at, .. }) = record.expires.filter(|has| has.at == due || has.entry == due) else {
+            return Ok(());
+        };
+        if at > tx.stamp() {
+            self.expect_expiry(tx, at, &Expiring::Key(key.clone()));
+        } else {
+            self.remove(tx, store_key, key, record.lease, None);
         }
         Ok(())
+    }
+
+    /// The record that a put writes in place of `previous`. `record` is given if the put keeps parts of it.
+    fn successor(
+        &mut self,
+        tx: &mut Tx<'_>,
+        put: &Put,
+        previous: Option<Previous>,
+        record: Option<&Record>,
+    ) -> Record {
+        let revision = tx.next_revision().0;
+        let before = previous.and_then(|previous| previous.expires);
+        let wanted = wanted_deadline(tx.stamp(), put.ttl, before);
+        let expires = Deadline::schedule(&mut self.expiries, tx, &put.key, before, wanted);
+        let lease = previous.filter(|_| put.ignore_lease).map_or(put.lease, |previous| previous.lease);
+        let metadata = match record {
+            Some(record) if put.keep_metadata => record.metadata.clone(),
+            _ => put.metadata.clone(),
+        };
+        let value = match record {
+            Some(record) if put.ignore_value => record.value.clone(),
+            _ => put.value.clone(),
+        };
+        Record {
+            create_revision: previous.map_or(revision, |previous| previous.create_revision),
+            mod_revision: revision,
+            version: previous.map_or(1, |previous| previous.version + 1),
+            updated: tx.stamp(),
+            lease,
+            expires,
+            metadata,
+            value,
+        }
     }
 }
 
@@ -299,36 +351,14 @@ fn after(stamp: Stamp, ms: u64) -> Stamp {
     Stamp(stamp.0.saturating_add(ms))
 }
 
-/// The record that a put writes in place of `previous`. `record` is given if the put keeps parts of it.
-fn successor(tx: &Tx<'_>, put: &Put, previous: Option<Previous>, record: Option<&Record>) -> Record {
-    let revision = tx.next_revision().0;
-    let stamp = tx.stamp();
-    let ttl_before = previous.and_then(|previous| previous.expires);
-    let expires = match put.ttl {
-        Some(Ttl::Milliseconds(ms)) => Some((after(stamp, ms), ms)),
-        Some(Ttl::At(at)) => Some((Stamp(at), at.saturating_sub(stamp.0))),
-        Some(Ttl::Keep(true)) => ttl_before,
-        Some(Ttl::Restart(true)) => ttl_before.map(|(_, ms)| (after(stamp, ms), ms)),
-        Some(Ttl::Keep(false) | Ttl::Restart(false)) | None => None,
-    };
-    let lease = previous.filter(|_| put.ignore_lease).map_or(put.lease, |previous| previous.lease);
-    let metadata = match record {
-        Some(record) if put.keep_metadata => record.metadata.clone(),
-        _ => put.metadata.clone(),
-    };
-    let value = match record {
-        Some(record) if put.ignore_value => record.value.clone(),
-        _ => put.value.clone(),
-    };
-    Record {
-        create_revision: previous.map_or(revision, |previous| previous.create_revision),
-        mod_revision: revision,
-        version: previous.map_or(1, |previous| previous.version + 1),
-        updated: stamp,
-        lease,
-        expires,
-        metadata,
-        value,
+/// The deadline and the time to live that a put gives to a key which had `before`.
+fn wanted_deadline(stamp: Stamp, ttl: Option<Ttl>, before: Option<Deadline>) -> Option<(Stamp, u64)> {
+    match ttl? {
+        Ttl::Milliseconds(ms) => Some((after(stamp, ms), ms)),
+        Ttl::At(at) => Some((Stamp(at), at.saturating_sub(stamp.0))),
+        Ttl::Keep(true) => before.map(|before| (before.at, before.ttl_ms)),
+        Ttl::Restart(true) => before.map(|before| (after(stamp, before.ttl_ms), before.ttl_ms)),
+        Ttl::Keep(false) | Ttl::Restart(false) => None,
     }
 }
 

@@ -1,12 +1,13 @@
 //! The kv face: versioned keys with etcd v3's semantics, and what etcd cannot say.
 //!
 //! `command.rs` and `reply.rs` are what clients ask and are answered, `machine.rs` is what a command does
-//! (checked by `txn.rs` and `check.rs`, its conditions by `compare.rs`), `query.rs` and `range.rs` are how
-//! the state is read, `record.rs` is its bytes in the store, `recent.rs` a cache.
+//! (checked by `txn.rs` and `check.rs`, its conditions by `compare.rs`, expiry by `deadline.rs`), `query.rs`
+//! and `range.rs` are how the state is read, `record.rs` is its bytes in the store, `recent.rs` a cache.
 
 mod check;
 mod command;
 mod compare;
+mod deadline;
 mod machine;
 #[cfg(any(test, feature = "testing"))]
 pub mod model;

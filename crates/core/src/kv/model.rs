@@ -4,12 +4,14 @@
 //! the replayed history. The model knows nothing of sequences, records, indexes or caches. Each
 //! implementation of [`Store`] runs it in its own tests (feature `testing`).
 
+use super::record::EXPIRIES;
 use super::{
     Compare, CompareResult, CompareTarget, Delete, Floor, Increment, KeyValue, LeaseGrant, Operation, Put,
     Range, RangeReply, Refusal, Reply, Response, SortOrder, SortTarget, Ttl, Txn, TxnOperation,
     change_to_key_value, floor, lease, leases, range, txn_operation::Step,
 };
 use crate::history::{self, Event, Unavailable};
+use crate::store::Order;
 use crate::store::contract::Random;
 use crate::{Batch, Index, Machines, Revision, Stamp, Store, Term, View, system};
 use bytes::Bytes;
@@ -551,6 +553,10 @@ impl Model {
         };
         assert_eq!(found, expected, "{run}: {key:?} at {at}");
         self.compare_versions(view, &progress, &key, 1 + random.below(6) as i64, run);
+
+        let entries = view.scan_prefix(&EXPIRIES, Order::Ascending).count();
+        let expiring = self.state().values().filter(|kept| kept.kv.expires.is_some()).count();
+        assert_eq!(entries, expiring + self.leases.len(), "{run}: entries of the expiry index");
 
         let from = self.newest().saturating_sub(random.below(40)).max(self.compacted + 1).max(2);
         let past = history::events(view, Revision(from), progress.revision, |_| true);

@@ -4,8 +4,8 @@
 //! **Invariant: Derived (memory).** Invisible from outside: forgetting any of it costs only time. Bounded by
 //! two generations of [`GENERATION_KEYS_MAX`] keys; when the young one is full, it replaces the old one.
 
+use super::deadline::Deadline;
 use super::record::Record;
-use crate::types::Stamp;
 use std::collections::HashMap;
 
 /// Keys in one generation.
@@ -19,7 +19,7 @@ pub(super) struct Previous {
     pub(super) create_revision: u64,
     pub(super) version: u64,
     pub(super) lease: i64,
-    pub(super) expires: Option<(Stamp, u64)>,
+    pub(super) expires: Option<Deadline>,
 }
 
 impl Previous {

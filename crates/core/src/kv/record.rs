@@ -3,19 +3,23 @@
 //!
 //! ```text
 //! 0x01 'k' key                          -> a key's record
-//! 0x01 'l' u64 lease                    -> a lease: varint seconds granted, varint deadline
+//! 0x01 'l' u64 lease                    -> a lease, see below
 //! 0x01 'a' u64 lease, key               -> nothing: the key is attached to the lease
 //! 0x01 'x' u64 deadline, 'l', u64 lease -> nothing: look at the lease at the deadline, see crate::expiry
 //! 0x01 'x' u64 deadline, 'k', key       -> nothing: look at the key at the deadline
 //! ```
 //!
-//! A key's record: a byte of flags (1 lease, 2 time to live, 4 metadata); varints create revision, mod
-//! revision minus create revision, version, stamp of the last write; if flagged: varint lease; varints
-//! deadline and time to live in milliseconds; varint count and that many zigzag varints of metadata; then the
-//! value to the end.
+//! A key's record: a byte of flags (1 lease, 2 time to live, 4 metadata, 8 with a time to live whose expiry
+//! entry is early); varints create revision, mod revision minus create revision, version, stamp of the last
+//! write; if flagged: varint lease; varints deadline and time to live in milliseconds; varint deadline minus
+//! that of the entry; varint count and that many zigzag varints of metadata; then the value to the end.
+//!
+//! A lease: varint seconds granted, varint deadline, and, if its expiry entry is early, varint deadline minus
+//! that of the entry. Versions before this one had no early entries, or did not say so.
 //!
 //! Deadlines and stamps are milliseconds since the Unix epoch.
 
+use super::deadline::Deadline;
 use super::reply::KeyValue;
 use crate::codec::{Malformed, Reader, put_signed, put_varint};
 use crate::limits::STORE_KEY_BYTES_MAX;
@@ -29,6 +33,7 @@ pub const KEY_BYTES_MAX: usize = STORE_KEY_BYTES_MAX - 11;
 const LEASED: u8 = 1;
 const EXPIRING: u8 = 2;
 const DESCRIBED: u8 = 4;
+const EARLY: u8 = 8;
 
 /// The prefix of all keys' records.
 pub(super) const KEYS: [u8; 2] = [FACE, b'k'];
@@ -78,8 +83,13 @@ impl Expiring {
     pub(super) fn encode(&self) -> Vec<u8> {
         match self {
             Self::Lease(id) => [b"l", &id.to_be_bytes()[..]].concat(),
-            Self::Key(key) => [b"k", &key[..]].concat(),
+            Self::Key(key) => Self::encode_key(key),
         }
+    }
+
+    /// The encoding of a key as a subject.
+    pub(super) fn encode_key(key: &[u8]) -> Vec<u8> {
+        [b"k", key].concat()
     }
 
     pub(super) fn decode(subject: Bytes) -> Result<Self, Malformed> {
@@ -105,8 +115,7 @@ pub(super) struct Record {
     pub(super) updated: Stamp,
     /// 0 for none.
     pub(super) lease: i64,
-    /// Deadline, and the time to live in milliseconds that led to it.
-    pub(super) expires: Option<(Stamp, u64)>,
+    pub(super) expires: Option<Deadline>,
     pub(super) metadata: Vec<i64>,
     pub(super) value: Bytes,
 }
@@ -116,9 +125,11 @@ impl Record {
         let mut out = Vec::with_capacity(48 + self.metadata.len() * 10 + self.value.len());
         let flag = |set: bool, flag: u8| if set { flag } else { 0 };
         let described = !self.metadata.is_empty();
+        let early = self.expires.map_or(0, |expires| expires.at.0 - expires.entry.0);
         out.push(
             flag(self.lease != 0, LEASED)
                 | flag(self.expires.is_some(), EXPIRING)
+                | flag(early > 0, EARLY)
                 | flag(described, DESCRIBED),
         );
         put_varint(&mut out, self.create_revision);
@@ -128,9 +139,12 @@ impl Record {
         if self.lease != 0 {
             put_varint(&mut out, self.lease as u64);
         }
-        if let Some((deadline, ttl_ms)) = self.expires {
-            put_varint(&mut out, deadline.0);
+        if let Some(Deadline { at, ttl_ms, .. }) = self.expires {
+            put_varint(&mut out, at.0);
             put_varint(&mut out, ttl_ms);
+        }
+        if early > 0 {
+            put_varint(&mut out, early);
         }
         if described {
             put_varint(&mut out, self.metadata.len() as u64);
@@ -147,8 +161,14 @@ impl Record {
         let mod_revision = create_revision.checked_add(reader.varint()?).ok_or_else(|| reader.malformed())?;
         let (version, updated) = (reader.varint()?, Stamp(reader.varint()?));
         let lease = if flags & LEASED != 0 { reader.varint()? as i64 } else { 0 };
-        let expires =
-            if flags & EXPIRING != 0 { Some((Stamp(reader.varint()?), reader.varint()?)) } else { None };
+        let expires = if flags & EXPIRING != 0 {
+            let (at, ttl_ms) = (reader.varint()?, reader.varint()?);
+            let early = if flags & EARLY != 0 { reader.varint()? } else { 0 };
+            let entry = at.checked_sub(early).ok_or_else(|| reader.malformed())?;
+            Some(Deadline { at: Stamp(at), ttl_ms, entry: Stamp(entry) })
+        } else {
+            None
+        };
         let mut metadata = Vec::new();
         if flags & DESCRIBED != 0 {
             for _ in 0..reader.varint()? {
@@ -168,7 +188,7 @@ impl Record {
             mod_revision: self.mod_revision as i64,
             version: self.version as i64,
             lease: self.lease,
-            expires: self.expires.map(|(deadline, _)| deadline),
+            expires: self.expires.map(|expires| expires.at),
             updated: self.updated,
             metadata: self.metadata,
         }
@@ -180,6 +200,8 @@ impl Record {
 pub(super) struct Lease {
     pub(super) ttl_s: u64,
     pub(super) deadline: Stamp,
+    /// Where its entry in the expiry index is: at the deadline or before it.
+    pub(super) entry: Stamp,
 }
 
 impl Lease {
@@ -187,12 +209,18 @@ impl Lease {
         let mut out = Vec::with_capacity(12);
         put_varint(&mut out, self.ttl_s);
         put_varint(&mut out, self.deadline.0);
+        if self.entry < self.deadline {
+            put_varint(&mut out, self.deadline.0 - self.entry.0);
+        }
         out.into()
     }
 
     pub(super) fn decode(bytes: Bytes) -> Result<Self, Malformed> {
         let mut reader = Reader::new(bytes, "lease record");
-        Ok(Self { ttl_s: reader.varint()?, deadline: Stamp(reader.varint()?) })
+        let (ttl_s, deadline) = (reader.varint()?, reader.varint()?);
+        let early = if reader.is_empty() { 0 } else { reader.varint()? };
+        let entry = deadline.checked_sub(early).ok_or_else(|| reader.malformed())?;
+        Ok(Self { ttl_s, deadline: Stamp(deadline), entry: Stamp(entry) })
     }
 
     /// When it ends. A new leader's term gives every lease its whole time again, since nobody could keep it
@@ -218,15 +246,21 @@ mod tests {
             ..Record::default()
         };
         assert_eq!(&plain.encode()[..], b"\x00\x02\xaa\x02\x05\x07v");
-        let full =
-            Record { lease: 9, expires: Some((Stamp(1000), 500)), metadata: vec![-1, 2], ..plain.clone() };
+        let deadline = |at, entry| Some(Deadline { at: Stamp(at), ttl_ms: 500, entry: Stamp(entry) });
+        let full = Record { lease: 9, expires: deadline(1000, 1000), metadata: vec![-1, 2], ..plain.clone() };
         assert_eq!(&full.encode()[..], b"\x07\x02\xaa\x02\x05\x07\x09\xe8\x07\xf4\x03\x02\x01\x04v");
-        assert_eq!(&Lease { ttl_s: 60, deadline: Stamp(300) }.encode()[..], b"\x3c\xac\x02");
+        let early = Record { expires: deadline(1000, 997), ..plain.clone() };
+        assert_eq!(&early.encode()[..], b"\x0a\x02\xaa\x02\x05\x07\xe8\x07\xf4\x03\x03v");
+        let lease = |entry| Lease { ttl_s: 60, deadline: Stamp(300), entry: Stamp(entry) };
+        for (lease, golden) in [(lease(300), &b"\x3c\xac\x02"[..]), (lease(290), b"\x3c\xac\x02\x0a")] {
+            assert_eq!(&lease.encode()[..], golden);
+            assert_eq!(Lease::decode(lease.encode()), Ok(lease));
+        }
         let expiry_key = |what: Expiring| encode_key(EXPIRIES, Stamp(1), &what.encode());
         assert_eq!(expiry_key(Expiring::Lease(2)), b"\x01x\0\0\0\0\0\0\0\x01l\0\0\0\0\0\0\0\x02");
         assert_eq!(expiry_key(Expiring::Key("k".into())), b"\x01x\0\0\0\0\0\0\0\x01kk");
         assert_eq!(attachment_key(2, b"k"), b"\x01a\0\0\0\0\0\0\0\x02k");
-        for record in [plain, full] {
+        for record in [plain, full, early] {
             assert_eq!(Record::decode(record.encode()), Ok(record));
         }
     }
@@ -237,7 +271,7 @@ mod tests {
             create_revision: 1,
             mod_revision: 1,
             lease: 5,
-            expires: Some((Stamp(1), 2)),
+            expires: Some(Deadline { at: Stamp(2), ttl_ms: 2, entry: Stamp(1) }),
             metadata: vec![3],
             ..Record::default()
         };

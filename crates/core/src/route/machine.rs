@@ -3,9 +3,9 @@
 //! **Invariant: Nothing half.** A command is decoded as a whole before it writes anything, so a malformed one
 //! changes nothing.
 //!
-//! A node's death is judged by stamps. A heartbeat that extends a node's life changes only the node's own
-//! record; when the node's entry in the expiry index comes due, a new one is added at the node's present
-//! deadline.
+//! A node's death is judged by stamps. A live node has one entry in the expiry index. A heartbeat that extends
+//! its life changes only the node's own record: when the entry comes due, a new one takes its place at the
+//! node's deadline of then.
 
 use super::command::{
     Command, DeleteMany, DeleteObject, Heartbeat, ObjectKind, Operation, PutObject, unpack_keys, unpack_rules,
@@ -69,7 +69,7 @@ impl Machine {
             Operation::Delete(packed) => Ok(self.delete(tx, packed)),
             Operation::DeleteMany(request) => self.delete_many(tx, &request),
             Operation::PutObject(request) => Ok(put_object(tx, &request)),
-            Operation::DeleteObject(request) => delete_object(tx, &request),
+            Operation::DeleteObject(request) => self.delete_object(tx, &request),
             Operation::Heartbeat(heartbeat) => self.heartbeat(tx, &heartbeat),
         }
     }
@@ -154,18 +154,43 @@ impl Machine {
             return Ok(Err(Refusal::UnknownNode));
         }
         let deadline = Stamp(tx.stamp().0.saturating_add(heartbeat.ttl_ms));
-        let last = LastHeartbeat { at: tx.stamp(), deadline, applied_revision: heartbeat.applied_revision };
-        let before = tx.get(&record::heartbeat_key(name))?.map(LastHeartbeat::decode).transpose()?;
-        tx.put(&record::heartbeat_key(name), last.encode());
         let alive = is_alive(tx, name)?;
+        let before = if alive { last_heartbeat(tx, name)? } else { None };
+        let entry = match before {
+            Some(before) if before.entry <= deadline => before.entry,
+            before => {
+                if let Some(before) = before {
+                    self.expiries.remove(tx, before.entry, name);
+                }
+                self.expiries.add(tx, deadline, name);
+                deadline
+            }
+        };
+        let (at, applied_revision) = (tx.stamp(), heartbeat.applied_revision);
+        let last = LastHeartbeat { at, deadline, applied_revision, entry };
+        tx.put(&record::heartbeat_key(name), last.encode());
         if !alive {
             set_alive(tx, name, true);
         }
-        // A live node has an entry in the expiry index that is no later than its deadline.
-        if !alive || before.is_none_or(|before| deadline < before.deadline) {
-            self.expiries.add(tx, deadline, name);
-        }
         Ok(Ok(Response::Done))
+    }
+
+    fn delete_object(&self, tx: &mut Tx<'_>, request: &DeleteObject) -> Done<Response> {
+        let Ok(kind) = ObjectKind::try_from(request.kind) else { return Ok(Err(Refusal::Malformed)) };
+        let (name, store_key) = (&request.name[..], record::object_key(kind, &request.name));
+        let exists = tx.get(&store_key)?.is_some();
+        if exists {
+            tx.change(store_key, None);
+        }
+        if exists
+            && kind == ObjectKind::Node
+            && let Some(last) = last_heartbeat(tx, name)?
+        {
+            self.expiries.remove(tx, last.entry, name);
+            tx.delete(&record::heartbeat_key(name));
+            tx.change(record::status_key(name), None);
+        }
+        Ok(Ok(Response::Deleted { count: u64::from(exists), more: false }))
     }
 
     /// The first nodes, at most `max`, whose deadline `stamp` may have reached. The caller must pass each to
@@ -187,11 +212,18 @@ impl Machine {
     /// # Errors
     /// The store failed.
     pub(crate) fn expire(&mut self, tx: &mut Tx<'_>, due: Expiry) -> Result<(), StoreError> {
-        let Expiry { deadline, subject: name } = due;
-        self.expiries.remove(tx, deadline, &name);
-        let last = tx.get(&record::heartbeat_key(&name))?.map(LastHeartbeat::decode).transpose()?;
-        match last {
-            Some(last) if last.deadline > tx.stamp() => self.expiries.add(tx, last.deadline, &name),
+        let Expiry { deadline: due, subject: name } = due;
+        self.expiries.remove(tx, due, &name);
+        match last_heartbeat(tx, &name)? {
+            Some(last) if last.deadline > tx.stamp() => {
+                if last.entry != due {
+                    // An earlier version did not note where the entry was.
+                    self.expiries.remove(tx, last.entry, &name);
+                }
+                let last = LastHeartbeat { entry: last.deadline, ..last };
+                tx.put(&record::heartbeat_key(&name), last.encode());
+                self.expiries.add(tx, last.deadline, &name);
+            }
             Some(_) if is_alive(tx, &name)? => set_alive(tx, &name, false),
             // The node is dead already, or was deleted.
             _ => {}
@@ -216,6 +248,10 @@ fn old_in_network(tx: &Tx<'_>, request: &DeleteMany) -> Result<Vec<RuleKey>, Sto
     Ok(found)
 }
 
+fn last_heartbeat(tx: &Tx<'_>, name: &[u8]) -> Result<Option<LastHeartbeat>, StoreError> {
+    Ok(tx.get(&record::heartbeat_key(name))?.map(LastHeartbeat::decode).transpose()?)
+}
+
 fn is_alive(tx: &Tx<'_>, name: &[u8]) -> Result<bool, StoreError> {
     let status = tx.get(&record::status_key(name))?.map(Status::decode).transpose()?;
     Ok(status.is_some_and(|status| status.alive))
@@ -235,20 +271,4 @@ fn put_object(tx: &mut Tx<'_>, request: &PutObject) -> Result<Response, Refusal>
     let record = encode_record(tx.next_revision().0, &request.body);
     tx.change(record::object_key(kind, &request.name), Some(record));
     Ok(Response::Done)
-}
-
-fn delete_object(tx: &mut Tx<'_>, request: &DeleteObject) -> Done<Response> {
-    let Ok(kind) = ObjectKind::try_from(request.kind) else { return Ok(Err(Refusal::Malformed)) };
-    let store_key = record::object_key(kind, &request.name);
-    let exists = tx.get(&store_key)?.is_some();
-    if exists {
-        tx.change(store_key, None);
-    }
-    if exists && kind == ObjectKind::Node {
-        tx.delete(&record::heartbeat_key(&request.name));
-        if tx.get(&record::status_key(&request.name))?.is_some() {
-            tx.change(record::status_key(&request.name), None);
-        }
-    }
-    Ok(Ok(Response::Deleted { count: u64::from(exists), more: false }))
 }

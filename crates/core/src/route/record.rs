@@ -6,7 +6,8 @@
 //! 0x02 'g' u8 length, group, rule key  -> nothing: the name by which the rule's changes are watched
 //! 0x02 'o' u8 kind, name               -> an object: u64 revision, then its message
 //! 0x02 's' name                        -> a node's status: u64 revision, u8 alive, varint stamp
-//! 0x02 'h' name                        -> its last heartbeat: varints stamp, deadline, applied revision
+//! 0x02 'h' name                        -> its last heartbeat: varints stamp, deadline, applied revision, and,
+//!                                         if its expiry entry is early, deadline minus that of the entry
 //! 0x02 'x' u64 deadline, name          -> nothing: look at the node at the deadline, see crate::expiry
 //! ```
 
@@ -79,6 +80,8 @@ pub(super) struct LastHeartbeat {
     pub(super) at: Stamp,
     pub(super) deadline: Stamp,
     pub(super) applied_revision: u64,
+    /// Where the entry in the expiry index is while the node is alive: at the deadline or before it.
+    pub(super) entry: Stamp,
 }
 
 impl LastHeartbeat {
@@ -87,16 +90,18 @@ impl LastHeartbeat {
         [self.at.0, self.deadline.0, self.applied_revision]
             .iter()
             .for_each(|number| put_varint(&mut out, *number));
+        if self.entry < self.deadline {
+            put_varint(&mut out, self.deadline.0 - self.entry.0);
+        }
         out.into()
     }
 
     pub(super) fn decode(bytes: Bytes) -> Result<Self, Malformed> {
         let mut reader = Reader::new(bytes, "heartbeat record");
-        Ok(Self {
-            at: Stamp(reader.varint()?),
-            deadline: Stamp(reader.varint()?),
-            applied_revision: reader.varint()?,
-        })
+        let (at, deadline, applied_revision) = (reader.varint()?, reader.varint()?, reader.varint()?);
+        let early = if reader.is_empty() { 0 } else { reader.varint()? };
+        let entry = deadline.checked_sub(early).ok_or_else(|| reader.malformed())?;
+        Ok(Self { at: Stamp(at), deadline: Stamp(deadline), applied_revision, entry: Stamp(entry) })
     }
 }
 
@@ -135,9 +140,16 @@ mod tests {
         assert_eq!(&object_key(ObjectKind::Vpc, b"name")[..], b"\x02o\x01name");
         let expiry_key = crate::expiry::encode_key(EXPIRIES, Stamp(1), b"n");
         assert_eq!(expiry_key, b"\x02x\0\0\0\0\0\0\0\x01n");
-        let beat = LastHeartbeat { at: Stamp(1), deadline: Stamp(300), applied_revision: 9 };
-        assert_eq!(&beat.encode()[..], b"\x01\xac\x02\x09");
-        assert_eq!(LastHeartbeat::decode(beat.encode()), Ok(beat));
+        let beat = |entry| LastHeartbeat {
+            at: Stamp(1),
+            deadline: Stamp(300),
+            applied_revision: 9,
+            entry: Stamp(entry),
+        };
+        for (beat, golden) in [(beat(300), &b"\x01\xac\x02\x09"[..]), (beat(299), b"\x01\xac\x02\x09\x01")] {
+            assert_eq!(&beat.encode()[..], golden);
+            assert_eq!(LastHeartbeat::decode(beat.encode()), Ok(beat));
+        }
         let status = Status { revision: 2, alive: true, since: Stamp(3) };
         assert_eq!(&status.encode()[..], b"\0\0\0\0\0\0\0\x02\x01\x03");
         assert_eq!(Status::decode(status.encode()), Ok(status));
