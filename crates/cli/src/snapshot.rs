@@ -42,6 +42,7 @@ pub(crate) async fn run(snapshot: Snapshot) -> Result<ExitCode> {
     }
 }
 
+/// Writes the file, and reads it back before it gets its name.
 async fn save(file: &Path, connection: &Connection) -> Result<ExitCode> {
     let name = || file.display().to_string();
     let unfinished = file.with_extension("part");
@@ -55,7 +56,11 @@ async fn save(file: &Path, connection: &Connection) -> Result<ExitCode> {
         bytes += piece.blob.len();
         revision = piece.header.map_or(revision, |header| header.revision);
     }
-    out.sync_all().and_then(|()| std::fs::rename(&unfinished, file)).with_context(name)?;
+    out.sync_all().with_context(name)?;
+    let written = unfinished.clone();
+    let checked = tokio::task::spawn_blocking(move || quoin_node::check_snapshot(&written)).await?;
+    checked.context("what was saved cannot be restored: save it again")?;
+    std::fs::rename(&unfinished, file).with_context(name)?;
     connection.say(
         &json!({ "file": name(), "bytes": bytes, "revision": revision }),
         &format!("{}: {bytes} bytes, everything up to revision {revision}", name()),

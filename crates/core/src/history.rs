@@ -1,4 +1,4 @@
-//! The history of changes: small records of events, one record for all events of a log entry.
+//! The history of changes: small records of events, one record for all events of a log entry, or several.
 //!
 //! An event names the keys that changed; their values are the store's own versions, read at the event's
 //! sequence. So a value is written once, and to read an old revision is to find its sequence
@@ -13,6 +13,11 @@
 //! previous one and its number of changes; then all changes, each a byte (0 deleted, 1 written, 2 written and
 //! stored elsewhere), the length-prefixed key, and after a 2 the length-prefixed store key that holds the
 //! value.
+//!
+//! A record is split by bytes, between two changes, so that a command may change any number of keys: once a
+//! part of it holds [`PART_BYTES`] the changes go on in the next. Further parts follow the first in key order;
+//! their keys are the record's, followed by the part's number (u32, big-endian, from 1). An event that does
+//! not fit into the first part is the record's last.
 
 use crate::codec::{self, Reader};
 use crate::store::{Order, Pair, Scan, Store, StoreError, View};
@@ -21,6 +26,8 @@ use bytes::Bytes;
 
 /// Maximum events in one record: finding one reads them all.
 const RECORD_EVENTS_MAX: usize = 256;
+/// Bytes of changes after which a part of a record ends; the change that reaches this is the part's last.
+const PART_BYTES: usize = 256 << 10;
 /// Above all keys of records.
 const RECORDS_END: &[u8] = &[0, b'e' + 1];
 
@@ -70,25 +77,39 @@ pub fn event_key(revision: Revision) -> [u8; 10] {
     key
 }
 
+/// The store key of a further part of the record whose last revision is `revision`.
+fn part_key(revision: Revision, part: u32) -> [u8; 14] {
+    let mut key = [0; 14];
+    key[..10].copy_from_slice(&event_key(revision));
+    key[10..].copy_from_slice(&part.to_be_bytes());
+    key
+}
+
 const DELETED: u8 = 0;
 const WRITTEN: u8 = 1;
 const WRITTEN_ELSEWHERE: u8 = 2;
 
-/// Collects the events of the entry being applied, to write them as one record.
+/// Collects the events of the entry being applied, to write them as one record. Bounded: what exceeds the
+/// first part is written as it comes.
 #[derive(Debug, Default)]
 pub(crate) struct Recorder {
     stamp: Stamp,
     last: Revision,
     /// The sequence and the number of changes of each event.
     events: Vec<(Sequence, usize)>,
+    /// Of the first part.
     changes: Vec<u8>,
+    /// Of the last part, if that is another one.
+    further: Vec<u8>,
+    /// How many parts are written.
+    parts: u32,
 }
 
 impl Recorder {
     /// Adds the event of the next revision. `aliases` are the changes whose values are stored at another key
     /// than their own, ascending: their index, and that key.
     pub(crate) fn add(&mut self, store: &dyn Store, event: &Event, aliases: &[(usize, Bytes)]) {
-        if self.events.len() == RECORD_EVENTS_MAX {
+        if self.events.len() == RECORD_EVENTS_MAX || self.changes.len() >= PART_BYTES {
             self.write(store);
         }
         (self.stamp, self.last) = (event.stamp, event.revision);
@@ -101,18 +122,32 @@ impl Recorder {
                 (Some(_), None) => (WRITTEN, None),
                 (Some(_), Some((_, key))) => (WRITTEN_ELSEWHERE, Some(key)),
             };
-            self.changes.push(what);
-            codec::put_bytes(&mut self.changes, &change.key);
+            let first = self.changes.len() < PART_BYTES;
+            let out = if first { &mut self.changes } else { &mut self.further };
+            out.push(what);
+            codec::put_bytes(out, &change.key);
             if let Some(key) = elsewhere {
-                codec::put_bytes(&mut self.changes, key);
+                codec::put_bytes(out, key);
+            }
+            if self.further.len() >= PART_BYTES {
+                self.write_part(store, event.sequence);
             }
         }
+    }
+
+    fn write_part(&mut self, store: &dyn Store, at: Sequence) {
+        self.parts += 1;
+        store.put(&part_key(self.last, self.parts), std::mem::take(&mut self.further).into(), at);
     }
 
     /// Writes the events added, if any, and starts over.
     pub(crate) fn write(&mut self, store: &dyn Store) {
         let (Some((first, _)), Some((last, _))) = (self.events.first(), self.events.last()) else { return };
         let (at, mut before) = (*last, first.0 - 1);
+        if !self.further.is_empty() {
+            self.write_part(store, at);
+        }
+        self.parts = 0;
         let mut out = Vec::with_capacity(24 + 4 * self.events.len() + self.changes.len());
         codec::put_varint(&mut out, self.stamp.0);
         codec::put_varint(&mut out, self.events.len() as u64);
@@ -210,7 +245,7 @@ impl<F: Fn(&[u8]) -> bool> Events<'_, F> {
                 return Ok(None);
             }
             let early = record.next < self.from;
-            match record.take(self.view, |key| !early && (self.wanted)(key))? {
+            match record.take(self.view, &mut self.records, |key| !early && (self.wanted)(key))? {
                 Some(event) if !early => return Ok(Some(event)),
                 Some(_) => {}
                 None => self.record = None,
@@ -225,13 +260,19 @@ struct Record {
     /// The revision of the next event.
     next: Revision,
     events: std::vec::IntoIter<(Sequence, u64)>,
+    /// What is left of the changes in the present part.
     changes: Reader,
+    /// The last revision, which is in the record's key.
+    last: Revision,
+    /// The number of the present part.
+    part: u32,
 }
 
 impl Record {
     fn decode((key, value): Pair) -> Result<Self, StoreError> {
-        let last = key[2..].try_into().map(u64::from_be_bytes).expect("event keys have 10 bytes");
         let mut reader = Reader::new(value, "event record");
+        let last = key.get(2..).and_then(|revision| revision.try_into().ok()).map(u64::from_be_bytes);
+        let last = last.ok_or_else(|| reader.malformed())?;
         let stamp = Stamp(reader.varint()?);
         let count = reader.varint()?;
         let mut sequence = reader.varint()?;
@@ -240,16 +281,39 @@ impl Record {
             sequence = sequence.saturating_add(reader.varint()?);
             events.push((Sequence(sequence), reader.varint()?));
         }
-        let first = (last + 1).checked_sub(count).ok_or_else(|| reader.malformed())?;
-        Ok(Self { stamp, next: Revision(first), events: events.into_iter(), changes: reader })
+        let before = last.checked_sub(count).ok_or_else(|| reader.malformed())?;
+        let next = Revision(before).next();
+        let (last, events) = (Revision(last), events.into_iter());
+        Ok(Self { stamp, next, events, changes: reader, last, part: 0 })
     }
 
-    fn take(&mut self, view: View<'_>, wanted: impl Fn(&[u8]) -> bool) -> Result<Option<Event>, StoreError> {
+    /// Goes on with the next part, which comes next in `records`.
+    fn turn(&mut self, records: &mut Scan<'_>) -> Result<(), StoreError> {
+        self.part += 1;
+        match records.next().transpose()? {
+            Some((key, value)) if key[..] == part_key(self.last, self.part) => {
+                self.changes = Reader::new(value, "part of an event record");
+                Ok(())
+            }
+            _ => Err(self.changes.malformed().into()),
+        }
+    }
+
+    /// The next event; `records` is right behind the present part.
+    fn take(
+        &mut self,
+        view: View<'_>,
+        records: &mut Scan<'_>,
+        wanted: impl Fn(&[u8]) -> bool,
+    ) -> Result<Option<Event>, StoreError> {
         let Some((sequence, count)) = self.events.next() else { return Ok(None) };
         let (revision, stamp) = (self.next, self.stamp);
         self.next = revision.next();
         let mut changes = Vec::new();
         for _ in 0..count {
+            if self.changes.is_empty() {
+                self.turn(records)?;
+            }
             let what = self.changes.byte()?;
             let key = self.changes.bytes()?;
             let stored_at = match what {
@@ -322,6 +386,65 @@ mod tests {
         let expected =
             [&[0xe8, 7, 2, 9, 1, 1, 3, 2][..], b"\x01\x01a", b"\0\x01a", b"\x02\x05other\x01b"].concat();
         assert_eq!(record, expected);
+    }
+
+    /// The record of one deletion of 8,400 keys of 32 KiB was larger than anything that a snapshot can hold:
+    /// no backup could be restored, and no member could join.
+    #[test]
+    fn a_record_is_split_by_bytes_and_read_back_whole() {
+        let (store, mut recorder) = (MemoryStore::new(), Recorder::default());
+        let long = |number: usize| Change { key: vec![b'a' + number as u8; 30 << 10].into(), value: None };
+        let many = |count| (0..count).map(long).collect::<Vec<_>>();
+        // Up to, into and far beyond the first part; then small ones again.
+        let counts = [1, 7, 1, 2, 25, 1, 9, 9, 1];
+        let all: Vec<Event> = counts
+            .iter()
+            .enumerate()
+            .map(|(place, count)| event(2 + place as u64, 10 + 2 * place as u64, many(*count)))
+            .collect();
+        let other = Change { key: "other".into(), value: Some("v".into()) };
+        for event in &all {
+            recorder.add(&store, event, &[]);
+        }
+        let last = event(11, 40, vec![other.clone()]);
+        store.put(b"b", "v".into(), last.sequence);
+        recorder.add(&store, &last, &[(0, Bytes::from_static(b"b"))]);
+        recorder.write(&store);
+        let all: Vec<Event> = all.into_iter().chain([last]).collect();
+
+        let view = View::new(&store, Sequence(40));
+        let records: Vec<Pair> = records(view, Revision(0)).map(Result::unwrap).collect();
+        assert!(records.iter().all(|(_, value)| value.len() < PART_BYTES + (31 << 10)));
+        let keys: Vec<&[u8]> = records.iter().map(|(key, _)| &key[8..]).collect();
+        let expected: [&[u8]; 8] = [
+            b"\0\x04",
+            b"\0\x06",
+            b"\0\x06\0\0\0\x01",
+            b"\0\x06\0\0\0\x02",
+            b"\0\x08",
+            b"\0\x08\0\0\0\x01",
+            b"\0\x09",
+            b"\0\x0b",
+        ];
+        assert_eq!(keys, expected);
+        for from in 2..=11 {
+            for to in from..=11 {
+                let found: Vec<Event> =
+                    events(view, Revision(from), Revision(to), |_| true).map(Result::unwrap).collect();
+                assert!(found == all[from as usize - 2..to as usize - 1], "{from}..={to}");
+            }
+            let found = header(view, Revision(from)).unwrap().map(|(sequence, _)| sequence);
+            assert_eq!(found, Some(all[from as usize - 2].sequence), "{from}");
+        }
+        let wanted: Vec<Event> =
+            events(view, Revision(2), Revision(11), |key| key == b"other").map(Result::unwrap).collect();
+        assert_eq!(wanted.iter().flat_map(|event| &event.changes).collect::<Vec<_>>(), [&other]);
+
+        // Without one of its parts a record is damaged, and says so.
+        store.delete(&records[2].0, Sequence(41));
+        let damaged = View::new(&store, Sequence(41));
+        let read = events(damaged, Revision(6), Revision(6), |_| true).next();
+        assert!(read.unwrap().unwrap_err().to_string().contains("event record"));
     }
 
     #[test]

@@ -16,4 +16,4 @@ mod restore;
 pub use config::Config;
 pub use error::StartError;
 pub use node::Node;
-pub use restore::restore;
+pub use restore::{check_snapshot, restore};

@@ -56,6 +56,17 @@ pub fn restore(config: &Config, file: &Path) -> Result<Progress, StartError> {
     Ok(progress)
 }
 
+/// Checks that a snapshot file is whole: that [`restore`] would take it.
+///
+/// # Errors
+/// It is not, or it cannot be read.
+pub fn check_snapshot(file: &Path) -> Result<Progress, StartError> {
+    let failed = |error| io_error(file.display().to_string(), error);
+    let mut snapshot = open_checked(file).map_err(failed)?;
+    let checked = quoin_store::check_snapshot(&mut snapshot);
+    checked.map_err(|error| failed(io::Error::new(io::ErrorKind::InvalidData, error.to_string())))
+}
+
 fn unfinished_path(target: &Path) -> PathBuf {
     let mut name = target.file_name().unwrap_or_default().to_os_string();
     name.push(".restoring");
@@ -110,4 +121,40 @@ fn fill(
         Ok(progress)
     };
     begin().map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use quoin_core::store::MemoryStore;
+    use quoin_store::Export;
+
+    /// A snapshot file: `chunks` with padding and checksum, as the server sends them.
+    fn write(path: &Path, chunks: &[bytes::Bytes]) {
+        let mut content = chunks.concat();
+        content.resize(content.len().next_multiple_of(BLOCK_BYTES as usize), 0);
+        let sha = Sha256::digest(&content);
+        content.extend_from_slice(&sha);
+        fs::write(path, content).unwrap();
+    }
+
+    /// What was saved was said to be saved, and found to be damaged when it was restored.
+    #[test]
+    fn a_file_is_checked_beyond_its_checksum() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("snapshot");
+        let store = MemoryStore::new();
+        machines::found(&store, bytes::Bytes::new(), &[]);
+        let progress = machines::read_progress(&store).unwrap();
+        let chunks: Vec<_> = Export::new(&store, progress).map(Result::unwrap).collect();
+        write(&path, &chunks);
+        assert_eq!(check_snapshot(&path).unwrap(), progress);
+        // Without its end, and with a chunk that is longer than any may be.
+        for damaged in [chunks[..chunks.len() - 1].to_vec(), vec![chunks[0].clone(), vec![0xff; 600].into()]]
+        {
+            write(&path, &damaged);
+            let error = check_snapshot(&path).unwrap_err().to_string();
+            assert!(error.contains(&*path.to_string_lossy()), "{error}");
+        }
+    }
 }

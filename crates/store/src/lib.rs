@@ -46,6 +46,6 @@ pub use import::{ImportError, Importer};
 pub use open::StoreOpenError;
 pub use options::StoreOptions;
 pub use retention::{Forgotten, Pin};
-pub use snapshot::{CHUNK_BYTES, CHUNK_BYTES_MAX, SnapshotError, read_chunk};
+pub use snapshot::{CHUNK_BYTES, CHUNK_BYTES_MAX, SnapshotError, check_snapshot, read_chunk};
 pub use stats::StoreStats;
 pub use store::LsmStore;

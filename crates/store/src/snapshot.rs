@@ -126,7 +126,9 @@ impl Encoder {
         body.reserve(CHUNK_BYTES);
         let mut next = Some(first);
         while let Some(version) = next {
-            put_record(&mut body, &version?);
+            let version = version?;
+            check_fits(&body, &version)?;
+            put_record(&mut body, &version);
             self.records += 1;
             next = if body.len() < CHUNK_BYTES { versions.next() } else { None };
         }
@@ -261,6 +263,23 @@ pub fn read_chunk(stream: &mut impl Read) -> Result<Option<Bytes>, SnapshotError
     Ok(Some(framed.freeze()))
 }
 
+/// Reads a snapshot from a file to its end, and checks it as an import does, without a store. Returns the
+/// progress of the state in it.
+///
+/// # Errors
+/// The stream cannot be read, or is not a whole snapshot.
+pub fn check_snapshot(stream: &mut impl Read) -> Result<Progress, SnapshotError> {
+    let (mut decoder, mut progress) = (Decoder::default(), None);
+    while decoder.finish().is_err() {
+        let Some(chunk) = read_chunk(stream)? else { break };
+        if let Chunk::Header(announced) = decoder.decode(chunk)? {
+            progress = Some(announced);
+        }
+    }
+    decoder.finish()?;
+    Ok(progress.expect("a decoder that has come to the end began with a header"))
+}
+
 /// Fills `buffer` as far as the stream goes, and returns how many bytes that was.
 fn read_up_to(stream: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     let mut filled = 0;
@@ -287,6 +306,22 @@ fn frame(body: &[u8]) -> Bytes {
 fn decode_frame(head: [u8; FRAME_BYTES]) -> (usize, u32) {
     let [a, b, c, d, rest @ ..] = head;
     (u32::from_le_bytes([a, b, c, d]) as usize, u32::from_le_bytes(rest))
+}
+
+/// Nobody could read a chunk that is too long. No record of this version is; earlier ones wrote a record of all
+/// that a command changed.
+fn check_fits(body: &[u8], (key, _, value): &Version) -> Result<(), StoreError> {
+    const NUMBERS_BYTES_MAX: usize = 3 * 10;
+    let bytes = key.len() + value.as_ref().map_or(0, Bytes::len);
+    if body.len() + NUMBERS_BYTES_MAX + bytes <= CHUNK_BYTES_MAX {
+        return Ok(());
+    }
+    let (key, max) = (key[..key.len().min(16)].escape_ascii(), CHUNK_BYTES_MAX);
+    let text = format!(
+        "the record {key} has {bytes} bytes, and a chunk at most {max}: compact the history up to the newest \
+         revision, then take the snapshot again"
+    );
+    Err(StoreError::new("export a snapshot", text))
 }
 
 fn put_record(body: &mut Vec<u8>, (key, sequence, value): &Version) {

@@ -3,9 +3,11 @@
 use super::{NEWEST, apply, key, open, small, value};
 use crate::snapshot::{Decoder, FRAME_BYTES};
 use crate::{
-    CHUNK_BYTES, CHUNK_BYTES_MAX, Export, ImportError, LsmStore, SnapshotError, StoreFolder, read_chunk,
+    CHUNK_BYTES, CHUNK_BYTES_MAX, Export, ImportError, LsmStore, SnapshotError, StoreFolder, check_snapshot,
+    read_chunk,
 };
 use bytes::Bytes;
+use quoin_core::kv;
 use quoin_core::machines::read_progress;
 use quoin_core::store::{MemoryStore, Order, contract};
 use quoin_core::{Index, Machines, Progress, Revision, Sequence, Stamp, Store, StoreError, Term};
@@ -93,6 +95,66 @@ fn a_stream_that_is_cut_reordered_or_flipped_is_refused() {
             assert!(decode(&stream).is_err(), "byte {place} of chunk {number}");
         }
     }
+}
+
+#[test]
+fn a_file_is_checked_to_its_end_without_a_store() {
+    let (store, progress) = store();
+    let mut file = chunks(&store, progress).concat();
+    let whole = file.len();
+    file.resize(whole + 100, 0);
+    assert_eq!(check_snapshot(&mut &file[..]).unwrap(), progress);
+    for length in 0..whole {
+        assert!(check_snapshot(&mut &file[..length]).is_err(), "cut at {length}");
+    }
+    file[whole - 1] ^= 1;
+    assert!(matches!(check_snapshot(&mut &file[..]), Err(SnapshotError::Checksum { chunk: 2 })));
+}
+
+/// The record of a deletion of 8,400 keys of 32 KiB was exported as a chunk that every reader refused.
+#[test]
+fn a_record_that_no_chunk_can_hold_is_refused_when_it_is_exported() {
+    let (store, progress) = store();
+    store.put(b"\0e12345678", vec![0; CHUNK_BYTES_MAX].into(), Sequence(100));
+    let mut export = Export::new(&store, progress);
+    assert!(export.next().unwrap().is_ok());
+    let error = export.next().unwrap().unwrap_err().to_string();
+    assert!(error.contains("the record \\x00e12345678 has 268435466 bytes"), "{error}");
+    assert!(error.contains("compact the history"), "{error}");
+    assert!(export.next().is_none());
+}
+
+/// One command may change any number of keys.
+#[test]
+fn the_chunks_of_a_store_stay_small_whatever_one_command_changed() {
+    let (from, to) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let store = open(&from);
+    let mut machines = Machines::open(&store).unwrap();
+    let mut apply = |operation: kv::Operation| {
+        let index = machines.progress().index.next();
+        let payload = quoin_core::Batch::encode(Stamp(1), &[operation.into_command()]);
+        machines.apply(&store, index, Term(1), payload).unwrap();
+        store.batch_applied(index).unwrap();
+    };
+    for number in 0..100u8 {
+        let key = [&[number][..], &[b'k'; 32 << 10]].concat().into();
+        apply(kv::Operation::Put(kv::Put { key, ..kv::Put::default() }));
+    }
+    let all = kv::Delete { key: "\0".into(), range_end: "\0".into(), prev_kv: false };
+    apply(kv::Operation::Delete(all));
+    let progress = machines.progress();
+    let folder = StoreFolder::open(to.path()).unwrap();
+    let mut importer = folder.import(7, small()).unwrap();
+    for chunk in store.export().unwrap() {
+        let chunk = chunk.unwrap();
+        assert!(chunk.len() < 3 * CHUNK_BYTES, "a chunk of {} bytes", chunk.len());
+        importer.chunk(chunk).unwrap();
+    }
+    let (copy, _) = importer.commit().unwrap();
+    let view = quoin_core::View::new(&copy, progress.sequence);
+    let deleted = quoin_core::history::events(view, progress.revision, progress.revision, |_| true);
+    let deleted: Vec<_> = deleted.map(Result::unwrap).collect();
+    assert_eq!((deleted.len(), deleted[0].changes.len()), (1, 100));
 }
 
 fn framed(body: &[u8]) -> Bytes {
