@@ -1,5 +1,7 @@
 //! Generates code from the `.proto` files in `etcd/` and `quoin/`, with no tool other than cargo.
 
+mod costs;
+
 use std::{env, error::Error, fs, path::PathBuf};
 
 const FILES: &[&str] = &[
@@ -14,17 +16,27 @@ const FILES: &[&str] = &[
     "quoin/ledger/v1/ledger.proto",
     "quoin/table/v1/table.proto",
 ];
+/// How messages are decoded: `src/bounded.rs`.
+const CODEC: &str = "crate::Codec";
 /// Responses that the server encodes once and sends many times, or writes straight from its records.
 const ENCODED: &[&str] = &[".quoin.route.v1.GetResponse", ".quoin.route.v1.WatchResponse"];
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=etcd");
     println!("cargo:rerun-if-changed=quoin");
+    println!("cargo:rerun-if-changed=costs.rs");
+    println!("cargo:rerun-if-changed=build.rs");
     let mut descriptors = protox::compile(FILES, ["."])?;
+    // The codec finds what a request takes by its name.
+    let mut config = tonic_prost_build::Config::new();
+    config.enable_type_names();
     tonic_prost_build::configure()
         .bytes(".")
+        .codec_path(CODEC)
         .emit_rerun_if_changed(false)
-        .compile_fds(descriptors.clone())?;
+        .compile_fds_with_config(descriptors.clone(), config)?;
+    let folder = PathBuf::from(env::var("OUT_DIR")?);
+    fs::write(folder.join("costs.rs"), costs::generate(&descriptors))?;
 
     compile_encoded(&descriptors)?;
 
@@ -46,6 +58,7 @@ fn compile_encoded(descriptors: &prost_types::FileDescriptorSet) -> Result<(), B
     fs::create_dir_all(&folder)?;
     let mut builder = tonic_prost_build::configure()
         .build_client(false)
+        .codec_path(CODEC)
         .emit_rerun_if_changed(false)
         .out_dir(folder)
         .extern_path(".quoin.v1", "crate::quoin::v1")

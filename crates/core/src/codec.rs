@@ -1,6 +1,7 @@
 //! Helpers for records that we lay out by hand: LEB128 varints and length-prefixed bytes, as Protocol Buffers
 //! define them. Reading never panics: a short or malformed record is an error.
 
+use crate::charge::{self, Costs};
 use crate::limits::COMMAND_BYTES_MAX;
 use bytes::{Buf, Bytes};
 use prost::Message;
@@ -13,10 +14,17 @@ pub struct Malformed {
     pub what: &'static str,
 }
 
-/// Decodes a command. `None` if it is longer than a command may be, or is none of this version.
-pub(crate) fn decode_command<M: Message + Default>(bytes: Bytes) -> Option<M> {
+/// A face's command, as a message.
+pub(crate) trait CommandMessage: Message + Default {
+    /// What decoding it takes in memory.
+    const COSTS: &'static Costs;
+}
+
+/// Decodes a command. `None` if it is longer than a command may be, would take too much memory, or is none of
+/// this version.
+pub(crate) fn decode_command<M: CommandMessage>(bytes: Bytes) -> Option<M> {
     // Invariant: Decoded is applied. What decoding allocates is bounded before anything is allocated.
-    if bytes.len() > COMMAND_BYTES_MAX {
+    if bytes.len() > COMMAND_BYTES_MAX || !charge::fits(&bytes, M::COSTS) {
         return None;
     }
     M::decode(bytes).ok()

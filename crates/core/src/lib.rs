@@ -16,6 +16,7 @@
 //! makes a store key, `*_prefix` the beginning of several.
 
 pub mod batch;
+mod charge;
 pub mod codec;
 mod entry;
 mod expiry;

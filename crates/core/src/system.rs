@@ -11,7 +11,8 @@
 //!
 //! Integers in keys are big-endian. Members and alarms are Protocol Buffers messages.
 
-use crate::codec::decode_command;
+use crate::charge::{Costs, Part};
+use crate::codec::{CommandMessage, decode_command};
 use crate::history;
 use crate::store::{Order, StoreError, View};
 use crate::tx::Tx;
@@ -102,6 +103,13 @@ pub enum Operation {
     /// Only let what is due expire.
     #[prost(bool, tag = "6")]
     Tick(bool),
+}
+
+static MEMBER: Costs = Costs(&[(3, Part::Bytes(size_of::<String>())), (4, Part::Bytes(size_of::<String>()))]);
+static COMMAND: Costs = Costs(&[(2, Part::Message(0, &MEMBER))]);
+
+impl CommandMessage for Command {
+    const COSTS: &'static Costs = &COMMAND;
 }
 
 impl Operation {

@@ -5,6 +5,7 @@ use crate::limits::{STORE_KEY_BYTES_MAX, STORE_VALUE_BYTES_MAX};
 use crate::store::{Order, Scan, Store, StoreError, View};
 use crate::types::{Progress, Revision, Sequence, Stamp};
 use bytes::Bytes;
+use std::collections::HashMap;
 
 /// The state as one command sees and changes it.
 ///
@@ -19,6 +20,8 @@ pub struct Tx<'a> {
     changes: Vec<Change>,
     /// The indexes in `changes` of what was written, not deleted.
     written: Vec<usize>,
+    /// `written` by key, made once a key is deleted.
+    written_by_key: Option<HashMap<Bytes, usize>>,
     /// The changes under another name: index in `changes`, and the store key that holds the value.
     aliases: Vec<(usize, Bytes)>,
 }
@@ -33,6 +36,7 @@ impl<'a> Tx<'a> {
             sequence: progress.sequence.next(),
             changes: Vec::new(),
             written: Vec::new(),
+            written_by_key: None,
             aliases: Vec::new(),
         }
     }
@@ -132,12 +136,24 @@ impl<'a> Tx<'a> {
         }
         if value.is_some() {
             self.written.push(self.changes.len());
-        } else if let Some(place) = self.written.iter().position(|place| self.changes[*place].key == key) {
-            let place = self.written.swap_remove(place);
+            if let Some(places) = &mut self.written_by_key {
+                places.insert(key.clone(), self.changes.len());
+            }
+        } else if let Some(place) = self.take_written(&key) {
             self.changes[place].value = None;
             return;
         }
         self.changes.push(Change { key, value });
+    }
+
+    /// The index of the change that wrote `key`, which does not count as written any more.
+    fn take_written(&mut self, key: &Bytes) -> Option<usize> {
+        if self.written.is_empty() {
+            return None;
+        }
+        let (written, changes) = (&self.written, &self.changes);
+        let by_key = || written.iter().map(|place| (changes[*place].key.clone(), *place)).collect();
+        self.written_by_key.get_or_insert_with(by_key).remove(key)
     }
 
     /// **Invariant: Names of a change.** Adds a second `name` to a change, by which it can be watched too.

@@ -4,6 +4,8 @@
 //! the test `tests/wire.rs` pins them. Byte strings are [`bytes::Bytes`]: a decoded message shares the
 //! received buffer instead of copying it.
 //!
+//! Requests are decoded within a bound on memory ([`Codec`]).
+//!
 //! Deliberately absent: meaning. The crate `api` decides what a message asks for.
 
 /// Keys, values and events of etcd's API.
@@ -93,7 +95,11 @@ pub mod quoin {
     }
 }
 
+mod bounded;
+#[path = "../../core/src/charge.rs"]
+mod charge;
 mod encoded;
+pub use bounded::{BoundedDecoder, Codec};
 pub use encoded::Encoded;
 
 /// All of the above as an encoded `google.protobuf.FileDescriptorSet` without comments, for gRPC reflection.

@@ -4,10 +4,11 @@ use super::keys::{Entry, Expiry, Keys, Outcome, Problem};
 use super::parse::{SYNTAX, expiry, float, integer, is, positive_ms, refuse, wrong_count};
 use super::reply::Reply;
 use bytes::Bytes;
+use quoin_core::limits::REQUEST_BYTES_MAX;
 
-/// Maximum bytes of a value that SETRANGE makes. What a write may have is checked later; this bounds the
-/// memory for making it.
-const VALUE_BYTES_MAX: usize = 512 << 20;
+/// Maximum bytes of a value that SETRANGE makes: no setting lets a larger one be written. What a write may
+/// have is checked later; this bounds the memory for making it.
+const VALUE_BYTES_MAX: usize = REQUEST_BYTES_MAX;
 
 /// A value as a reply, within the bound on replies.
 fn bulk(keys: &mut Keys<'_>, entry: Option<Entry>) -> Outcome {

@@ -3,6 +3,8 @@
 //! They are Protocol Buffers messages, so that each version can read the logs of earlier ones: fields are
 //! only ever added. Reads within transactions use the same [`Range`] as reads outside the log.
 
+use crate::charge::{Costs, Part};
+use crate::codec::CommandMessage;
 use bytes::Bytes;
 use prost::Message;
 
@@ -38,6 +40,21 @@ pub enum Operation {
     /// Add to a number.
     #[prost(message, tag = "7")]
     Increment(Increment),
+}
+
+static PUT: Costs = Costs(&[(11, Part::Varints(size_of::<i64>()))]);
+static STEP: Costs = Costs(&[(2, Part::Message(0, &PUT)), (4, Part::Message(0, &TXN))]);
+static NOTHING: Costs = Costs(&[]);
+static TXN: Costs = Costs(&[
+    (1, Part::Message(size_of::<Compare>(), &NOTHING)),
+    (2, Part::Message(size_of::<TxnOperation>(), &STEP)),
+    (3, Part::Message(size_of::<TxnOperation>(), &STEP)),
+]);
+static COMMAND: Costs = Costs(&[(1, Part::Message(0, &PUT)), (3, Part::Message(0, &TXN))]);
+const _: () = assert!(TXN.is_sound() && STEP.is_sound());
+
+impl CommandMessage for Command {
+    const COSTS: &'static Costs = &COMMAND;
 }
 
 impl Operation {
@@ -323,4 +340,56 @@ pub struct LeaseGrant {
     /// Seconds to live; at least 1 is granted.
     #[prost(int64, tag = "2")]
     pub ttl_s: i64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::txn_operation::Step;
+    use super::*;
+    use crate::codec::{decode_command, put_varint};
+
+    fn command(txn: Txn) -> Bytes {
+        Operation::Txn(txn).into_bytes()
+    }
+
+    /// 780,000 empty steps took a gigabyte on every replica.
+    #[test]
+    fn a_transaction_of_empty_steps_is_refused_before_it_is_decoded() {
+        let steps = |count: usize| {
+            let mut out = vec![3 << 3 | 2];
+            put_varint(&mut out, 2 * count as u64);
+            out.extend([2 << 3 | 2, 0].repeat(count));
+            Bytes::from(out)
+        };
+        assert!(decode_command::<Command>(steps(2000)).is_some());
+        assert!(decode_command::<Command>(steps(780_000)).is_none());
+        let mut numbers = vec![1 << 3 | 2];
+        put_varint(&mut numbers, 10_000_004);
+        numbers.push(11 << 3 | 2);
+        put_varint(&mut numbers, 9_999_999);
+        numbers.resize(numbers.len() + 9_999_999, 1);
+        assert!(decode_command::<Command>(numbers.into()).is_none());
+    }
+
+    /// What a Redis client's DEL of many short keys becomes.
+    #[test]
+    fn the_densest_honest_transaction_is_decoded() {
+        let key = |number: u32| Bytes::copy_from_slice(&number.to_be_bytes()[2..]);
+        let compare = |number| Compare {
+            key: key(number),
+            target: Some(CompareTarget::ModRevision(1)),
+            ..Compare::default()
+        };
+        let delete = |number| TxnOperation {
+            step: Some(Step::Delete(Delete { key: key(number), ..Delete::default() })),
+        };
+        let all = 0..65_536;
+        let txn = Txn {
+            compare: all.clone().map(compare).collect(),
+            success: all.map(delete).collect(),
+            failure: Vec::new(),
+        };
+        assert!(decode_command::<Command>(command(txn)).is_some());
+        assert!(size_of::<TxnOperation>() <= 7 * 32 && size_of::<Compare>() <= 7 * 32);
+    }
 }

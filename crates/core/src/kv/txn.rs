@@ -1,10 +1,11 @@
 //! What makes a transaction well-formed, whatever the state. Adapters check it before the log, so that a
 //! client hears of it early, and the machine checks it again, because it trusts nobody.
 
-use super::command::{Txn, TxnOperation, txn_operation::Step};
+use super::command::{Delete, Txn, TxnOperation, txn_operation::Step};
 use super::reply::Refusal;
 use bytes::Bytes;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 
 /// The deepest nesting of transactions.
 const DEPTH_MAX: usize = 16;
@@ -38,20 +39,57 @@ fn check_steps(txn: &Txn, depth: usize) -> Result<(), Refusal> {
 #[derive(Default)]
 struct Writes {
     puts: BTreeSet<Bytes>,
-    deletes: Vec<(Bytes, Bytes)>,
+    deletes: Spans,
 }
 
 impl Writes {
-    fn deletes(&self, key: &Bytes) -> bool {
-        self.deletes.iter().any(|(from, end)| match &end[..] {
-            [] => key == from,
-            [0] => key >= from,
-            _ => key >= from && key < end,
-        })
+    fn conflicts(&self, key: &Bytes) -> bool {
+        self.puts.contains(key) || self.deletes.contain(key)
+    }
+}
+
+/// Ranges of keys, joined where they meet: the end (exclusive, `None` for no end) of each by its first key. So
+/// a transaction of any number of puts and deletions is checked without comparing each with each.
+#[derive(Default)]
+struct Spans(BTreeMap<Bytes, Option<Bytes>>);
+
+impl Spans {
+    fn add_delete(&mut self, delete: &Delete) {
+        let end = match &delete.range_end[..] {
+            [] => Some([&delete.key[..], b"\0"].concat().into()),
+            [0] => None,
+            _ => Some(delete.range_end.clone()),
+        };
+        self.add(delete.key.clone(), end);
     }
 
-    fn conflicts(&self, key: &Bytes) -> bool {
-        self.puts.contains(key) || self.deletes(key)
+    fn add(&mut self, mut from: Bytes, mut end: Option<Bytes>) {
+        if end.as_ref().is_some_and(|end| *end <= from) {
+            return;
+        }
+        // Those that begin at or before its end, last first, as far as they reach its beginning.
+        loop {
+            let to = end.as_ref().map_or(Bound::Unbounded, Bound::Included);
+            let last = self.0.range::<Bytes, _>((Bound::Unbounded, to)).next_back();
+            let Some((other, other_end)) = last else { break };
+            if other_end.as_ref().is_some_and(|other_end| *other_end < from) {
+                break;
+            }
+            let (other, other_end) = (other.clone(), other_end.clone());
+            self.0.remove(&other);
+            end = end.zip(other_end).map(|(end, other_end)| end.max(other_end));
+            from = from.min(other);
+        }
+        self.0.insert(from, end);
+    }
+
+    fn extend(&mut self, others: Self) {
+        others.0.into_iter().for_each(|(from, end)| self.add(from, end));
+    }
+
+    fn contain(&self, key: &Bytes) -> bool {
+        let last = self.0.range::<Bytes, _>(..=key).next_back();
+        last.is_some_and(|(_, end)| end.as_ref().is_none_or(|end| key < end))
     }
 }
 
@@ -61,7 +99,7 @@ fn writes(steps: &[TxnOperation]) -> Result<Writes, Refusal> {
     let mut all = Writes::default();
     for step in steps {
         if let Some(Step::Delete(delete)) = &step.step {
-            all.deletes.push((delete.key.clone(), delete.range_end.clone()));
+            all.deletes.add_delete(delete);
         }
     }
     for step in steps {
@@ -79,7 +117,7 @@ fn writes(steps: &[TxnOperation]) -> Result<Writes, Refusal> {
     }
     for step in steps {
         if let Some(Step::Put(put)) = &step.step
-            && (all.deletes(&put.key) || !all.puts.insert(put.key.clone()))
+            && (all.deletes.contain(&put.key) || !all.puts.insert(put.key.clone()))
         {
             return Err(Refusal::DuplicateKey);
         }
@@ -89,8 +127,9 @@ fn writes(steps: &[TxnOperation]) -> Result<Writes, Refusal> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::command::{Delete, Put};
+    use super::super::command::Put;
     use super::*;
+    use crate::store::contract::Random;
 
     fn put(key: &'static str) -> TxnOperation {
         TxnOperation { step: Some(Step::Put(Put { key: key.into(), ..Put::default() })) }
@@ -107,6 +146,32 @@ mod tests {
 
     fn checked(success: Vec<TxnOperation>) -> Result<(), Refusal> {
         check(&Txn { success, ..Txn::default() })
+    }
+
+    #[test]
+    fn spans_contain_what_their_deletions_mean() {
+        for seed in 0..200 {
+            let (mut random, mut spans, mut all) = (Random::new(seed), Spans::default(), Vec::new());
+            let mut key = |empty: u64| -> Bytes {
+                let length = random.below(3).max(1 - empty.min(1));
+                (0..length).map(|_| [0, b'a', b'b', 0xff][random.below(4) as usize]).collect()
+            };
+            for _ in 0..12 {
+                let delete = Delete { key: key(0), range_end: key(1), prev_kv: false };
+                spans.add_delete(&delete);
+                all.push(delete);
+            }
+            let means = |Delete { key: from, range_end, .. }: &Delete, key: &Bytes| match &range_end[..] {
+                [] => key == from,
+                [0] => key >= from,
+                end => key >= from && key[..] < *end,
+            };
+            for _ in 0..200 {
+                let key = key(0);
+                let expected = all.iter().any(|delete| means(delete, &key));
+                assert_eq!(spans.contain(&key), expected, "seed {seed}: {key:?} in {all:?}");
+            }
+        }
     }
 
     #[test]

@@ -7,7 +7,8 @@
 //! 2  Protocol Buffers: an operation on accounts or currencies ([`Operation`])
 //! ```
 
-use crate::codec::decode_command;
+use crate::charge::{Costs, Part};
+use crate::codec::{CommandMessage, decode_command};
 use bytes::Bytes;
 use prost::Message;
 use std::collections::BTreeMap;
@@ -53,6 +54,20 @@ impl Operation {
 struct Envelope {
     #[prost(oneof = "Operation", tags = "1, 2, 3")]
     operation: Option<Operation>,
+}
+
+/// A map's entry: two strings, and its share of the map's node.
+const ENTRY_BYTES: usize = 4 * size_of::<String>();
+static ENTRY: Costs = Costs(&[]);
+static NEW_ACCOUNT: Costs = Costs(&[(9, Part::Message(ENTRY_BYTES, &ENTRY))]);
+static NEW_ACCOUNTS: Costs = Costs(&[(1, Part::Message(size_of::<NewAccount>(), &NEW_ACCOUNT))]);
+static UPDATE_ACCOUNT: Costs = Costs(&[(8, Part::Message(ENTRY_BYTES, &ENTRY))]);
+static ENVELOPE: Costs =
+    Costs(&[(1, Part::Message(0, &NEW_ACCOUNTS)), (2, Part::Message(0, &UPDATE_ACCOUNT))]);
+const _: () = assert!(NEW_ACCOUNTS.is_sound());
+
+impl CommandMessage for Envelope {
+    const COSTS: &'static Costs = &ENVELOPE;
 }
 
 /// Accounts to create.

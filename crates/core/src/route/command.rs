@@ -4,7 +4,8 @@
 //! that are stored, so a replica copies them instead of decoding them.
 
 use super::rule::{Rule, RuleKey};
-use crate::codec::{Malformed, Reader, put_bytes};
+use crate::charge::Costs;
+use crate::codec::{CommandMessage, Malformed, Reader, put_bytes};
 use bytes::Bytes;
 use prost::Message;
 
@@ -37,6 +38,11 @@ pub enum Operation {
     /// Report that a node is alive.
     #[prost(message, tag = "6")]
     Heartbeat(Heartbeat),
+}
+
+impl CommandMessage for Command {
+    // Rules and keys are packed: nothing is repeated.
+    const COSTS: &'static Costs = &Costs(&[]);
 }
 
 impl Operation {

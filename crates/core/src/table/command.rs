@@ -2,6 +2,8 @@
 //!
 //! They are Protocol Buffers messages: fields are only ever added.
 
+use crate::charge::{Costs, Part};
+use crate::codec::CommandMessage;
 use bytes::Bytes;
 use prost::Message;
 
@@ -176,6 +178,14 @@ pub struct Upsert {
     /// The value.
     #[prost(bytes = "bytes", tag = "2")]
     pub value: Bytes,
+}
+
+static UPSERT: Costs = Costs(&[]);
+static WRITE: Costs = Costs(&[(2, Part::Message(size_of::<Upsert>(), &UPSERT)), (3, Part::Fixed)]);
+static COMMAND: Costs = Costs(&[(7, Part::Message(0, &WRITE))]);
+
+impl CommandMessage for Command {
+    const COSTS: &'static Costs = &COMMAND;
 }
 
 impl Operation {

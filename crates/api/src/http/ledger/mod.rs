@@ -1,6 +1,6 @@
 //! The ledger over HTTP/JSON, under `/v1`: for people, scripts and every language without gRPC.
 //!
-//! `model.rs` has the bodies and parameters, `extract.rs` parses requests, `problem.rs` renders errors;
+//! `model.rs` has the bodies and parameters, `extract.rs` and `lists.rs` parse requests, `problem.rs` renders errors;
 //! `accounts.rs`, `transfers.rs` and `events.rs` are the handlers. The OpenAPI document is generated from
 //! these files, so it says what they do; `/docs` shows it, from files in the binary.
 
@@ -9,6 +9,7 @@ mod answer;
 mod desk;
 mod events;
 mod extract;
+mod lists;
 mod model;
 mod problem;
 mod time;

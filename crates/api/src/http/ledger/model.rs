@@ -3,10 +3,10 @@
 //! Amounts are decimal strings with all places of their currency, never numbers: many readers take JSON's
 //! numbers for floats.
 
-use super::time;
+use super::{lists, time};
 use quoin_core::ledger::{
-    self, AccountRecord, Code, Currency, Entry, Kind, PendingState, Resolution, TransferState, format_amount,
-    format_signed,
+    self, ACCOUNTS_MAX, AccountRecord, Code, Currency, Entry, Kind, PendingState, Resolution, TRANSFERS_MAX,
+    TransferState, format_amount, format_signed,
 };
 use quoin_core::{Revision, Stamp};
 use serde::{Deserialize, Serialize};
@@ -62,7 +62,7 @@ pub(crate) struct NewAccount {
     #[serde(default)]
     pub(super) user_data: String,
     /// Free text by name, up to 4,096 bytes together.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "lists::texts")]
     pub(super) metadata: BTreeMap<String, String>,
 }
 
@@ -76,6 +76,7 @@ pub(crate) struct AccountPatch {
     pub(super) limit: Option<String>,
     pub(super) user_data: Option<String>,
     /// Replaces all metadata.
+    #[serde(default, deserialize_with = "lists::optional_texts")]
     pub(super) metadata: Option<BTreeMap<String, String>>,
     /// Refused (412) if the account was changed after this revision.
     pub(super) unchanged_since: Option<u64>,
@@ -198,6 +199,7 @@ pub(crate) struct AccountPage {
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NewAccounts {
+    #[serde(deserialize_with = "lists::at_most::<_, _, ACCOUNTS_MAX>")]
     #[schema(min_items = 1, max_items = 1000)]
     pub(super) accounts: Vec<NewAccount>,
 }
@@ -490,6 +492,7 @@ pub(crate) struct TransferPage {
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NewTransfers {
+    #[serde(deserialize_with = "lists::at_most::<_, _, TRANSFERS_MAX>")]
     #[schema(min_items = 1, max_items = 8190)]
     pub(super) transfers: Vec<NewTransfer>,
 }

@@ -1,0 +1,130 @@
+//! Lists and maps of a body, with a bound on their length.
+//!
+//! **Invariant: Bounded.** An element can be three bytes of JSON and hundreds in memory, so what exceeds the
+//! bound is refused while it is read.
+
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::marker::PhantomData;
+
+/// Maximum texts in an account's metadata; their bytes have a bound too.
+const TEXTS_MAX: usize = 4096;
+
+/// Reads a list of at most `MAX` elements.
+pub(super) fn at_most<'de, D, T, const MAX: usize>(deserializer: D) -> Result<Vec<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    deserializer.deserialize_seq(List::<T, MAX>(PhantomData))
+}
+
+/// Reads texts by name.
+pub(super) fn texts<'de, D>(deserializer: D) -> Result<BTreeMap<String, String>, D::Error>
+where
+    D: Deserializer<'de>,
+{
+    deserializer.deserialize_map(Texts)
+}
+
+/// As [`texts`], for a field that may be null.
+pub(super) fn optional_texts<'de, D>(deserializer: D) -> Result<Option<BTreeMap<String, String>>, D::Error>
+where
+    D: Deserializer<'de>,
+{
+    struct Wanted(BTreeMap<String, String>);
+    impl<'de> Deserialize<'de> for Wanted {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            texts(deserializer).map(Self)
+        }
+    }
+    Ok(Option::<Wanted>::deserialize(deserializer)?.map(|Wanted(texts)| texts))
+}
+
+struct List<T, const MAX: usize>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>, const MAX: usize> Visitor<'de> for List<T, MAX> {
+    type Value = Vec<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a list of at most {MAX} elements")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut sequence: A) -> Result<Vec<T>, A::Error> {
+        let mut list = Vec::new();
+        while let Some(element) = sequence.next_element()? {
+            if list.len() == MAX {
+                return Err(A::Error::custom(format_args!(
+                    "more than {MAX} elements: send them in several requests"
+                )));
+            }
+            list.push(element);
+        }
+        Ok(list)
+    }
+}
+
+struct Texts;
+
+impl<'de> Visitor<'de> for Texts {
+    type Value = BTreeMap<String, String>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "at most {TEXTS_MAX} texts by name")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut texts = BTreeMap::new();
+        while let Some((name, text)) = map.next_entry()? {
+            if texts.len() == TEXTS_MAX {
+                return Err(A::Error::custom(format_args!("more than {TEXTS_MAX} texts")));
+            }
+            texts.insert(name, text);
+        }
+        Ok(texts)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::model::{AccountPatch, NewAccounts, NewTransfers};
+    use quoin_core::ledger::{ACCOUNTS_MAX, TRANSFERS_MAX};
+
+    fn refused<T: serde::de::DeserializeOwned>(json: &str) -> Option<String> {
+        serde_json::from_str::<T>(json).map(drop).map_err(|error| error.to_string()).err()
+    }
+
+    /// A body of 8 MiB of empty transfers took hundreds of megabytes.
+    #[test]
+    fn a_list_that_is_too_long_is_refused_where_it_becomes_too_long() {
+        let list = |name: &str, element: &str, count| {
+            format!("{{\"{name}\": [{}]}}", vec![element; count].join(","))
+        };
+        let transfers = |count| refused::<NewTransfers>(&list("transfers", "{}", count));
+        assert_eq!(transfers(TRANSFERS_MAX), None);
+        let error = transfers(TRANSFERS_MAX + 1).expect("too many");
+        assert!(error.contains("more than 8190 elements: send them in several requests"), "{error}");
+        // What comes after it is not read: it is no JSON at all.
+        let mut cut = list("transfers", "{}", TRANSFERS_MAX + 1);
+        cut.truncate(cut.len() - 2);
+        assert_eq!(refused::<NewTransfers>(&(cut + ",!")).map(|error| error.contains("8190")), Some(true));
+        let account = r#"{"currency":"EUR"}"#;
+        let accounts = |count| refused::<NewAccounts>(&list("accounts", account, count));
+        assert_eq!(accounts(ACCOUNTS_MAX), None);
+        assert!(accounts(ACCOUNTS_MAX + 1).expect("too many").contains("more than 1000 elements"));
+    }
+
+    #[test]
+    fn texts_are_bounded_too_and_may_be_absent() {
+        let patch = |count: usize| {
+            let texts: Vec<String> = (0..count).map(|number| format!("\"{number}\":\"\"")).collect();
+            refused::<AccountPatch>(&format!("{{\"metadata\": {{{}}}}}", texts.join(",")))
+        };
+        assert_eq!((patch(0), patch(4096)), (None, None));
+        assert!(patch(4097).expect("too many").contains("more than 4096 texts"));
+        for json in ["{}", r#"{"metadata": null}"#] {
+            assert_eq!(refused::<AccountPatch>(json), None);
+        }
+    }
+}
