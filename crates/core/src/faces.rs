@@ -140,7 +140,7 @@ impl Faces {
         Ok(Self {
             kv: kv::Machine::open(view)?,
             route: route::Machine::open(view, progress.revision)?,
-            ledger: ledger::Machine::open(view)?,
+            ledger: ledger::Machine::open(view, progress.stamp)?,
             table: table::Machine::open(view)?,
         })
     }

@@ -46,7 +46,10 @@ impl Run<'_, '_> {
     }
 
     pub(super) fn known(&mut self, id: u128) -> Result<Option<Known>, StoreError> {
-        if record::is_ordered(id) && id > self.ordered.newest {
+        if self.recorded == 0 {
+            self.stretch.reopen(self.tx.view())?;
+        }
+        if self.stretch.holds(id) {
             return Ok(None);
         }
         let places = self.places.get_or_insert_with(|| self.ids.iter().copied().collect());

@@ -12,7 +12,8 @@ use super::journal;
 use super::query::{currency_scale, read_account};
 use super::record::{self, AccountRecord};
 use super::reply::{AccountCode, Done, Reply, Response};
-use super::run::{Member, Ordered, Run};
+use super::run::{Member, Run};
+use super::stretch::Stretch;
 use super::transfer::{self, Kind, REFERENCE_BYTES_MAX, Transfer};
 use crate::expiry::{Expiry, ExpiryIndex};
 use crate::limits::COMMAND_BYTES_MAX;
@@ -33,18 +34,21 @@ pub const NUMBER_BYTES_MAX: usize = 64;
 #[derive(Debug)]
 pub struct Machine {
     hot: Hot,
-    ordered: Ordered,
+    stretch: Stretch,
+    /// The store says that nothing is known of ids by their order.
+    unordered: bool,
     expiries: ExpiryIndex,
 }
 
 impl Machine {
-    /// The machine of a store that may hold state already.
+    /// The machine of a store that may hold state already, up to `stamp`.
     ///
     /// # Errors
     /// The store cannot be read.
-    pub fn open(view: View<'_>) -> Result<Self, StoreError> {
+    pub fn open(view: View<'_>, stamp: Stamp) -> Result<Self, StoreError> {
         let expiries = ExpiryIndex::open(view, record::EXPIRIES)?;
-        Ok(Self { hot: Hot::default(), ordered: Ordered::open(view)?, expiries })
+        let unordered = view.get(record::CEILING_KEY)?.is_some_and(|ceiling| *ceiling == [0xff; 16]);
+        Ok(Self { hot: Hot::default(), stretch: Stretch::open(view, stamp)?, unordered, expiries })
     }
 
     /// When the next pending transfer may expire; never later than it does.
@@ -74,7 +78,10 @@ impl Machine {
     }
 
     fn run<'m, 's>(&'m mut self, tx: &'m mut Tx<'s>, details: bool, count: usize) -> Run<'m, 's> {
-        Run::new(tx, &mut self.hot, &mut self.ordered, &mut self.expiries, details, count)
+        if !std::mem::replace(&mut self.unordered, true) {
+            tx.put(record::CEILING_KEY, Bytes::from_static(&[0xff; 16]));
+        }
+        Run::new(tx, &mut self.hot, &mut self.stretch, &mut self.expiries, details, count)
     }
 
     /// Applies one command.

@@ -3,7 +3,7 @@
 //! `command.rs`, `transfer.rs`, `reply.rs` and `code.rs` are what clients ask and are answered; `machine.rs`
 //! is what a command does to accounts, `run.rs`, `transfers.rs`, `known.rs` and `recording.rs` what it does
 //! to balances; `query.rs` is how the store is read, `record.rs` and `journal.rs` are its bytes;
-//! `currency.rs` is units and decimal amounts, `hot.rs` a cache.
+//! `currency.rs` is units and decimal amounts, `hot.rs` a cache, `stretch.rs` tells new ids without a lookup.
 //!
 //! What it deliberately does not do: convert between currencies (two linked transfers do), compute interest,
 //! or forget. The journal and the histories of accounts are kept when revisions are compacted.
@@ -24,6 +24,7 @@ mod reply;
 mod run;
 #[cfg(any(test, feature = "testing"))]
 pub(crate) mod script;
+mod stretch;
 mod transfer;
 mod transfers;
 

@@ -10,7 +10,7 @@
 //! h id revision     an account's balances after a command, and its transfers in the command. Kept forever.
 //! p id              a pending transfer's state
 //! x deadline id     nothing: look at this pending transfer at the deadline, see crate::expiry
-//! m                 an upper bound of the recorded ids that are UUIDs of version 7
+//! m                 16 bytes 0xff: to earlier versions, a bound of the recorded UUIDs of version 7
 //! ```
 //!
 //! Ids are 16 bytes, revisions and deadlines 8, parts 2, all big-endian. Integers in values are varints.
@@ -38,10 +38,9 @@ pub(super) const HISTORY: u8 = b'h';
 pub(super) const PENDING: u8 = b'p';
 /// The keyspace of the expiry index, whose subjects are pending transfers' ids.
 pub(super) const EXPIRIES: [u8; 2] = [FACE, b'x'];
-/// The key of the bound of ordered ids, see [`is_ordered`].
+/// Where earlier versions keep a bound above which they look up no id. It is the largest of all, so that they
+/// look up every id in a store of this version.
 pub(super) const CEILING_KEY: &[u8] = &[FACE, b'm'];
-/// The bound rises in steps of this much of the ids' own time, so that it is written seldom.
-const CEILING_STEP_MS: u128 = 1000;
 
 /// The prefix of a keyspace, and the key above all of its keys.
 pub(super) fn keyspace(space: u8) -> ([u8; 2], [u8; 2]) {
@@ -94,12 +93,6 @@ pub(super) fn is_reserved(id: u128) -> bool {
 /// Whether an id grows with time: a UUID of version 7, whose first 48 bits are milliseconds (RFC 9562).
 pub(super) fn is_ordered(id: u128) -> bool {
     id >> 76 & 0xf == 7
-}
-
-/// The bound to store when `id` is recorded: the end of its second.
-pub(super) fn ceiling_above(id: u128) -> u128 {
-    let ms = ((id >> 80) / CEILING_STEP_MS + 1) * CEILING_STEP_MS;
-    if ms >> 48 == 0 { ms << 80 } else { u128::MAX }
 }
 
 /// An account without its balances, as stored.
@@ -348,14 +341,9 @@ mod tests {
     }
 
     #[test]
-    fn the_bound_of_ordered_ids_is_above_them_and_does_not_overflow() {
+    fn uuids_of_version_7_grow_with_time() {
         let id = 0x0190_b5e2_7f2c_7c1e_9d1a_3f5b_8c2a_4e61;
         assert!(is_ordered(id) && !is_ordered(id ^ 1 << 76));
-        let ceiling = ceiling_above(id);
-        assert!(
-            ceiling > id && (ceiling >> 80) - (id >> 80) <= 1000 && ceiling_above(ceiling - 1) == ceiling
-        );
-        assert_eq!(ceiling_above(u128::MAX), u128::MAX);
     }
 
     #[test]

@@ -30,9 +30,7 @@ impl Run<'_, '_> {
         journal::append_transfer(part, code, raw, resolution);
         if !matches!(transfer.kind, Kind::Expired { .. }) {
             self.ids.push((transfer.id, position));
-            if record::is_ordered(transfer.id) {
-                self.ordered.newest = self.ordered.newest.max(transfer.id);
-            }
+            self.stretch.record(transfer.id, self.tx.stamp());
             if let Some(places) = &mut self.places {
                 places.insert(transfer.id, position);
             }
@@ -68,10 +66,6 @@ impl Run<'_, '_> {
         self.ids.sort_unstable();
         for (id, position) in &self.ids {
             self.tx.put(&record::id_key(IDS, *id), record::encode_location(revision, *position));
-        }
-        if self.ordered.newest > self.ordered.ceiling {
-            self.ordered.ceiling = record::ceiling_above(self.ordered.newest);
-            self.tx.put(record::CEILING_KEY, Bytes::copy_from_slice(&self.ordered.ceiling.to_be_bytes()));
         }
         self.write_histories(revision);
         self.write_pendings();

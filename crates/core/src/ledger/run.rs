@@ -3,11 +3,12 @@
 
 use super::hot::Hot;
 use super::journal::{PART_TRANSFERS, Resolution};
-use super::record::{self, Balances, PendingRecord};
+use super::record::{Balances, PendingRecord};
 use super::reply::{Detail, TransferReply};
+use super::stretch::Stretch;
 use super::transfer::Transfer;
 use crate::expiry::ExpiryIndex;
-use crate::store::{StoreError, View};
+use crate::store::StoreError;
 use crate::tx::Tx;
 use crate::types::Revision;
 use std::collections::{BTreeMap, HashMap};
@@ -19,7 +20,7 @@ pub(super) type Member<'c> = (Transfer<'c>, &'c [u8]);
 pub(super) struct Run<'m, 's> {
     pub(super) tx: &'m mut Tx<'s>,
     pub(super) hot: &'m mut Hot,
-    pub(super) ordered: &'m mut Ordered,
+    pub(super) stretch: &'m mut Stretch,
     pub(super) expiries: &'m mut ExpiryIndex,
     /// The command's sequence.
     pub(super) now: u64,
@@ -31,7 +32,7 @@ pub(super) struct Run<'m, 's> {
     pub(super) recorded: u32,
     /// The ids recorded, with their positions.
     pub(super) ids: Vec<(u128, u32)>,
-    /// `ids` by id, made once an id comes that is not above all others.
+    /// `ids` by id, made once an id comes that is not known to be new.
     pub(super) places: Option<HashMap<u128, u32>>,
     pub(super) links: Vec<Link>,
     /// The places of the accounts touched.
@@ -50,7 +51,7 @@ impl<'m, 's> Run<'m, 's> {
     pub(super) fn new(
         tx: &'m mut Tx<'s>,
         hot: &'m mut Hot,
-        ordered: &'m mut Ordered,
+        stretch: &'m mut Stretch,
         expiries: &'m mut ExpiryIndex,
         details: bool,
         count: usize,
@@ -59,7 +60,7 @@ impl<'m, 's> Run<'m, 's> {
         Self {
             tx,
             hot,
-            ordered,
+            stretch,
             expiries,
             now,
             details,
@@ -95,25 +96,6 @@ pub(super) struct Effect {
     pub(super) credit: u32,
     pub(super) resolution: Resolution,
     pub(super) detail: Option<Box<Detail>>,
-}
-
-/// A bound on the recorded ids that grow with time: an id of this kind above the bound is new without a
-/// lookup. All others are looked up.
-#[derive(Debug)]
-pub(super) struct Ordered {
-    /// No recorded id is above it.
-    pub(super) newest: u128,
-    /// The stored bound, raised seldom; at or above `newest` between commands.
-    pub(super) ceiling: u128,
-}
-
-impl Ordered {
-    /// The bound stored.
-    pub(super) fn open(view: View<'_>) -> Result<Self, StoreError> {
-        let ceiling = view.get(record::CEILING_KEY)?;
-        let ceiling = ceiling.and_then(|bytes| bytes[..].try_into().ok()).map_or(0, u128::from_be_bytes);
-        Ok(Self { newest: ceiling, ceiling })
-    }
 }
 
 /// Where a known id is recorded.
