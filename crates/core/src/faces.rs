@@ -281,7 +281,7 @@ mod tests {
         assert_eq!((expiries(&store, &machines).0, machines.next_deadline()), (3, Some(Stamp(1900))));
         assert_eq!(apply(&mut machines, 1899, &[]), []);
         machines = Machines::open(&store).unwrap();
-        apply(&mut machines, 1899, &[keep_alive.clone()]);
+        apply(&mut machines, 1899, std::slice::from_ref(&keep_alive));
         // A shorter time to live moves them forward.
         apply(&mut machines, 1899, &[put(Some(10), 7), beat(10)]);
         assert_eq!((expiries(&store, &machines).0, machines.next_deadline()), (3, Some(Stamp(1900))));
