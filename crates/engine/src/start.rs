@@ -53,6 +53,7 @@ impl Opened {
         let options = LogOptions {
             cluster,
             node: id,
+            disk: id,
             segment_bytes: settings.log.segment_bytes,
             cache_bytes: settings.log.cache_bytes,
         };

@@ -63,7 +63,8 @@ impl Node {
     /// Starts the replica, for the first time or after a crash.
     pub(crate) fn start(&mut self, seed: u64, clock_skew_ms: u64) -> Result<()> {
         let store = restore(&self.flushed);
-        let options = LogOptions { cluster: 1, node: self.id, segment_bytes: 1 << 16, cache_bytes: 1 << 14 };
+        let (node, disk) = (self.id, self.id);
+        let options = LogOptions { cluster: 1, node, disk, segment_bytes: 1 << 16, cache_bytes: 1 << 14 };
         let log = Arc::new(Log::open(Arc::clone(&self.disk) as _, options).context("recovering the log")?);
         let options = Options { seed, batch_bytes_max: 4096, message_bytes_max: 2048, ..Options::default() };
         let (replica, applier) = quoin_engine::resume(self.id, &log, &store, options)?;
@@ -72,8 +73,9 @@ impl Node {
         Ok(())
     }
 
-    /// Crashes. If in the middle of a write, the sync of the first pending append does not return. If the `power`
-    /// fails, the page cache goes too, and any part of what was not synced may have reached the disk.
+    /// Crashes. If in the middle of a write, the sync of the first pending append does not return. If the
+    /// `power` fails, the page cache goes too, and any part of what was not synced may have reached the
+    /// disk.
     pub(crate) fn crash(&mut self, seed: u64, in_the_middle_of_a_write: bool, power: bool) {
         let Some(mut running) = self.running.take() else { return };
         if in_the_middle_of_a_write && let Some((_, append)) = running.appends.pop_front() {
@@ -93,6 +95,7 @@ impl Node {
             self.flushed = running.store.dump();
             let index = running.applier.progress().index.0;
             running.log.purge(GROUP, index)?;
+            running.log.seal()?;
         }
         Ok(())
     }

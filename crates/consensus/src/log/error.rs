@@ -51,6 +51,20 @@ pub enum LogError {
         /// The expected cluster.
         cluster: u64,
     },
+    /// The segment was written on another disk.
+    #[error(
+        "{file} was written by disk {found:x} of this member, and the data folder is of disk {disk:x}: \
+        folders were mixed. Put back the log that belongs to the identity, or delete the data folder, \
+        remove this member and add it anew"
+    )]
+    OtherDisk {
+        /// The segment.
+        file: String,
+        /// The disk in the segment's header.
+        found: u64,
+        /// The disk of the data folder.
+        disk: u64,
+    },
     /// An earlier write or sync failed. What is on disk is unknown until the node starts again.
     #[error("an earlier write failed: the log takes no more appends until the node restarts")]
     Failed,

@@ -1,17 +1,18 @@
-//! The bytes of a segment, which `docs/log-format.md` describes. Nothing here reads or writes files.
+//! The bytes of segments and records, which `docs/log-format.md` describes. Nothing here reads or writes
+//! files.
 
+use super::block::{BLOCK_HEADER, BlockHeader, Place};
 use super::record::{Base, Entry, EntryKind, HardState, Record};
 use crate::group::GroupId;
 use bytes::{Buf, Bytes};
 
 /// Bytes of a segment's header.
 pub(super) const HEADER: usize = 48;
-/// Bytes before a block's records.
-pub(super) const BLOCK_HEADER: usize = 12;
 /// Bytes before a record's body.
 pub(super) const RECORD_HEADER: usize = 8;
 const MAGIC: &[u8; 8] = b"QUOINLG1";
-const VERSION: u32 = 1;
+/// The version that is written. Version 1 is read.
+pub(super) const VERSION: u32 = 2;
 /// Payloads of at least this many bytes are written from where they are. Copying smaller ones is cheaper.
 const BY_REFERENCE: usize = 2048;
 
@@ -23,19 +24,23 @@ const PURGED: u8 = 4;
 /// What a segment begins with: whose log it is, and the segment's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SegmentHeader {
+    pub(super) version: u32,
     pub(super) cluster: u64,
     pub(super) node: u64,
     pub(super) number: u64,
+    /// 0 in version 1.
+    pub(super) disk: u64,
 }
 
 impl SegmentHeader {
     pub(super) fn encode(&self) -> [u8; HEADER] {
         let mut out = [0; HEADER];
         out[..8].copy_from_slice(MAGIC);
-        out[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        out[8..12].copy_from_slice(&self.version.to_le_bytes());
         out[16..24].copy_from_slice(&self.cluster.to_le_bytes());
         out[24..32].copy_from_slice(&self.node.to_le_bytes());
         out[32..40].copy_from_slice(&self.number.to_le_bytes());
+        out[40..48].copy_from_slice(&self.disk.to_le_bytes());
         let crc = crc32c::crc32c(&out[16..]);
         out[12..16].copy_from_slice(&crc.to_le_bytes());
         out
@@ -51,13 +56,14 @@ impl SegmentHeader {
         }
         let mut rest = &bytes[8..];
         let (version, crc) = (rest.get_u32_le(), rest.get_u32_le());
-        if version != VERSION {
-            return Err(format!("the log has format {version}, and this program reads {VERSION}"));
+        if ![1, VERSION].contains(&version) {
+            return Err(format!("the log has format {version}, and this program reads 1 and {VERSION}"));
         }
         if crc32c::crc32c(rest) != crc {
             return Err("the header's checksum does not match".into());
         }
-        Ok(Self { cluster: rest.get_u64_le(), node: rest.get_u64_le(), number: rest.get_u64_le() })
+        let mut number = || rest.get_u64_le();
+        Ok(Self { version, cluster: number(), node: number(), number: number(), disk: number() })
     }
 }
 
@@ -80,26 +86,22 @@ pub(super) struct Block {
 }
 
 impl Block {
-    /// Encodes `records` for segment `number`.
-    pub(super) fn encode<'a>(records: impl IntoIterator<Item = &'a Stored>, number: u64) -> Self {
+    /// Encodes `records` to be written at `place`.
+    pub(super) fn encode<'a>(records: impl IntoIterator<Item = &'a Stored>, place: Place) -> Self {
         let mut block = Self {
             own: vec![0; BLOCK_HEADER],
             payloads: Vec::new(),
             records: Vec::new(),
             bytes: BLOCK_HEADER,
         };
-        let mut crcs = crc32c::crc32c(&number.to_le_bytes());
+        let mut crcs = 0;
         for record in records {
-            let crc = block.push(record, number);
+            let crc = block.push(record, place.number);
             crcs = crc32c::crc32c_append(crcs, &crc.to_le_bytes());
         }
         let length = u32::try_from(block.bytes - BLOCK_HEADER).expect("an append is bounded far below 4 GiB");
-        let count = block.records.len() as u32;
-        crcs = crc32c::crc32c_append(crcs, &length.to_le_bytes());
-        crcs = crc32c::crc32c_append(crcs, &count.to_le_bytes());
-        block.own[..4].copy_from_slice(&length.to_le_bytes());
-        block.own[4..8].copy_from_slice(&count.to_le_bytes());
-        block.own[8..12].copy_from_slice(&crcs.to_le_bytes());
+        let header = BlockHeader::of(length, block.records.len() as u32, crcs);
+        block.own[..BLOCK_HEADER].copy_from_slice(&header.encode(place));
         block
     }
 
@@ -165,47 +167,6 @@ fn encode_body(out: &mut Vec<u8>, record: &Stored) -> Option<Bytes> {
         }
     }
     None
-}
-
-/// The records of a block, each with its offset in the block, and the block's length.
-type Decoded = (Vec<(usize, Stored)>, usize);
-
-/// Reads the block at the start of `bytes`. `None` if the segment ends here (zeros).
-///
-/// # Errors
-/// What is wrong with the block.
-pub(super) fn decode_block(bytes: &Bytes, number: u64) -> Result<Option<Decoded>, &'static str> {
-    let Some(mut header) = bytes.get(..BLOCK_HEADER) else { return Ok(None) };
-    let (length, count, crc) = (header.get_u32_le() as usize, header.get_u32_le(), header.get_u32_le());
-    if length == 0 && count == 0 && crc == 0 {
-        return Ok(None);
-    }
-    if length > bytes.len() - BLOCK_HEADER || count as usize > length / RECORD_HEADER {
-        return Err("a block is longer than its file");
-    }
-    let mut records = Vec::with_capacity(count as usize);
-    let mut crcs = crc32c::crc32c(&number.to_le_bytes());
-    let mut at = BLOCK_HEADER;
-    let end = BLOCK_HEADER + length;
-    for _ in 0..count {
-        let Some(mut header) = bytes.get(at..at + RECORD_HEADER).filter(|_| at + RECORD_HEADER <= end) else {
-            return Err("a record's header extends beyond its block");
-        };
-        let (length, crc) = (header.get_u32_le() as usize, header.get_u32_le());
-        if length > end - at - RECORD_HEADER {
-            return Err("a record is longer than its block");
-        }
-        let body = bytes.slice(at + RECORD_HEADER..at + RECORD_HEADER + length);
-        records.push((at, decode_record(body, crc, number)?));
-        crcs = crc32c::crc32c_append(crcs, &crc.to_le_bytes());
-        at += RECORD_HEADER + length;
-    }
-    crcs = crc32c::crc32c_append(crcs, &(length as u32).to_le_bytes());
-    crcs = crc32c::crc32c_append(crcs, &count.to_le_bytes());
-    if crcs != crc || at != end {
-        return Err("the block's checksum does not match");
-    }
-    Ok(Some((records, end)))
 }
 
 /// Reads one record.

@@ -1,16 +1,19 @@
 //! Reading the segments at a start.
 //!
-//! Blocks are read in order. Zeros end a segment. A damaged block is a *torn tail* if it is in the last
-//! segment and no whole block follows it: the crash came before its append was answered, and it is cut
-//! (overwritten with zeros). Anywhere else it is damage, and the log refuses to open.
+//! Blocks are read in order. Zeros or a seal end a segment. A damaged block is a *torn tail* if it is in
+//! the last segment and no header of a block or seal follows it: the crash came before its append was
+//! answered, and it is cut (overwritten with zeros). Anywhere else it is damage, and the log refuses to
+//! open.
 //!
-//! Damage to the very last block after its sync cannot be told from a torn tail, and is cut too. A majority
-//! of the cluster has that block.
+//! Damage to the very last block cannot be told from a torn tail if the process or the machine ended
+//! before its seal was written. It is cut too; a majority of the cluster has that block.
 
+use super::block::{Found, Place, decode_block, decode_block_1, header_after, whole_block_after_1};
 use super::disk::{Disk, DiskFile};
 use super::error::{LogError, corrupt};
-use super::format::{BLOCK_HEADER, HEADER, SegmentHeader, Stored, decode_block};
+use super::format::{HEADER, SegmentHeader, Stored, VERSION};
 use super::index::{Group, Segment, Slot, take_record};
+use super::newest::Newest;
 use super::options::Options;
 use super::record::{Base, Record};
 use crate::group::GroupId;
@@ -31,12 +34,14 @@ pub(super) struct Recovered {
     pub(super) segments: BTreeMap<u64, Segment>,
     /// Number of the last segment, and the offset of the next block in it.
     pub(super) tail: Option<(u64, u64)>,
+    pub(super) newest: Newest,
 }
 
 pub(super) fn recover(disk: &dyn Disk, options: &Options) -> Result<Recovered, LogError> {
-    let mut recovered = Recovered { groups: BTreeMap::new(), segments: BTreeMap::new(), tail: None };
     let names =
         disk.list().map_err(|source| LogError::Io { operation: "listing", file: ".".into(), source })?;
+    let newest = Newest::open(disk, options.disk, &names)?;
+    let mut recovered = Recovered { groups: BTreeMap::new(), segments: BTreeMap::new(), tail: None, newest };
     let mut numbers: Vec<u64> = names.iter().filter_map(|name| segment_number(name)).collect();
     numbers.sort_unstable();
     if let Some(pair) = numbers.windows(2).find(|pair| pair[0] + 1 != pair[1]) {
@@ -44,6 +49,10 @@ pub(super) fn recover(disk: &dyn Disk, options: &Options) -> Result<Recovered, L
         return Err(corrupt(missing, 0, "the segment is missing, but older and newer ones exist"));
     }
     let last = numbers.last().copied();
+    if last.unwrap_or(0) < recovered.newest.number() {
+        let newest = segment_name(recovered.newest.number());
+        return Err(corrupt(newest, 0, "the segment is missing, and it was the newest"));
+    }
     for number in numbers {
         if !read_segment(disk, options, number, last == Some(number), &mut recovered)? {
             // A segment that was being created when the node died holds nothing that was answered.
@@ -81,28 +90,49 @@ fn read_segment(
     let mut bytes = BytesMut::zeroed(size as usize);
     file.read_at(0, &mut bytes).map_err(io_error("reading", &name))?;
     let bytes = bytes.freeze();
-    if let Err(error) = check_header(&bytes, options, number, &name) {
-        // Header and first block are synced before anything is answered from the segment.
-        let begun = whole_block_after(&bytes, HEADER, number);
-        return if is_last && !begun && matches!(error, LogError::Corrupt { .. }) {
-            Ok(false)
-        } else {
-            Err(error)
-        };
-    }
-    let Blocks { last, end } = read_blocks(&bytes, number, is_last, &name, recovered)?;
+    // Once the next step has written down that it is begun, its header and first block are synced.
+    let may_be_unfinished = is_last && number > recovered.newest.number();
+    let place = Place { disk: options.disk, number, offset: 0 };
+    let segment = match check_header(&bytes, options, number, &name) {
+        Ok(header) => SegmentBytes { version: header.version, bytes, place, name: &name, is_last },
+        Err(LogError::Corrupt { .. }) if may_be_unfinished && !begun(&bytes, place) => return Ok(false),
+        Err(error) => return Err(error),
+    };
+    let Blocks { last, end } = segment.read_blocks(recovered)?;
     if is_last {
         if end == HEADER {
-            return Ok(false);
+            return if may_be_unfinished {
+                Ok(false)
+            } else {
+                Err(corrupt(name.clone(), HEADER as u64, "the first block is damaged"))
+            };
         }
-        settle_tail(&*file, &bytes, last..end, &name)?;
-        recovered.tail = Some((number, end as u64));
+        if segment.version == VERSION {
+            recovered.newest.check(number)?;
+        }
+        settle_tail(&*file, &segment.bytes, last..end, &name)?;
+        if segment.version == VERSION && recovered.newest.number() < number {
+            recovered.newest.set(number)?;
+        }
+        // Appends go on in a segment of the version that is written.
+        let next = if segment.version == VERSION { end as u64 } else { size };
+        recovered.tail = Some((number, next));
     }
     recovered.segments.insert(number, Segment { file, size });
     Ok(true)
 }
 
-fn check_header(bytes: &Bytes, options: &Options, number: u64, name: &str) -> Result<(), LogError> {
+/// Whether a segment with a damaged header holds blocks.
+fn begun(bytes: &Bytes, place: Place) -> bool {
+    header_after(bytes, HEADER, place) || whole_block_after_1(bytes, HEADER, place.number)
+}
+
+fn check_header(
+    bytes: &Bytes,
+    options: &Options,
+    number: u64,
+    name: &str,
+) -> Result<SegmentHeader, LogError> {
     let header = bytes
         .first_chunk::<HEADER>()
         .ok_or_else(|| corrupt(name.into(), 0, "the segment is shorter than its header"))?;
@@ -119,7 +149,10 @@ fn check_header(bytes: &Bytes, options: &Options, number: u64, name: &str) -> Re
     if header.number != number {
         return Err(corrupt(name.into(), 0, format!("its header says it is segment {:x}", header.number)));
     }
-    Ok(())
+    if header.version == VERSION && header.disk != options.disk {
+        return Err(LogError::OtherDisk { file: name.into(), found: header.disk, disk: options.disk });
+    }
+    Ok(header)
 }
 
 /// Where the blocks of a segment lie.
@@ -129,34 +162,58 @@ struct Blocks {
     end: usize,
 }
 
-/// Reads all blocks.
-fn read_blocks(
-    bytes: &Bytes,
-    number: u64,
+/// A segment that is being read.
+struct SegmentBytes<'a> {
+    version: u32,
+    bytes: Bytes,
+    /// Its place, but for the offset.
+    place: Place,
+    name: &'a str,
     is_last: bool,
-    name: &str,
-    recovered: &mut Recovered,
-) -> Result<Blocks, LogError> {
-    let (mut last, mut at) = (HEADER, HEADER);
-    loop {
-        match decode_block(&bytes.slice(at..), number) {
-            Ok(Some((records, length))) => {
-                for (offset, record) in records {
-                    take(recovered, &record, number, (at + offset) as u64)
-                        .map_err(|problem| corrupt(name.into(), (at + offset) as u64, problem))?;
+}
+
+impl SegmentBytes<'_> {
+    /// Reads all blocks.
+    fn read_blocks(&self, recovered: &mut Recovered) -> Result<Blocks, LogError> {
+        let (mut last, mut at) = (HEADER, HEADER);
+        loop {
+            match self.find(at) {
+                Ok(Found::Block(records, length)) => {
+                    for (offset, record) in records {
+                        let place = (at + offset) as u64;
+                        take(recovered, &record, self.place.number, place)
+                            .map_err(|problem| corrupt(self.name.into(), place, problem))?;
+                    }
+                    last = at;
+                    at += length;
                 }
-                last = at;
-                at += length;
+                Ok(Found::Seal) => return Ok(Blocks { last, end: at }),
+                Ok(Found::End) if self.is_followed(at) => {
+                    return Err(corrupt(self.name.into(), at as u64, "zeros, but a block follows them"));
+                }
+                Ok(Found::End) => return Ok(Blocks { last, end: at }),
+                Err(problem) if self.is_last && !self.is_followed(at + 1) => {
+                    tracing::warn!(segment = self.name, offset = at, problem, "cutting a torn tail");
+                    return Ok(Blocks { last, end: at });
+                }
+                Err(problem) => return Err(corrupt(self.name.into(), at as u64, problem)),
             }
-            Ok(None) if whole_block_after(bytes, at, number) => {
-                return Err(corrupt(name.into(), at as u64, "zeros, but a whole block follows them"));
-            }
-            Ok(None) => return Ok(Blocks { last, end: at }),
-            Err(problem) if is_last && !whole_block_after(bytes, at + 1, number) => {
-                tracing::warn!(segment = name, offset = at, problem, "cutting a torn tail");
-                return Ok(Blocks { last, end: at });
-            }
-            Err(problem) => return Err(corrupt(name.into(), at as u64, problem)),
+        }
+    }
+
+    fn find(&self, at: usize) -> Result<Found, &'static str> {
+        let rest = self.bytes.slice(at..);
+        match self.version {
+            VERSION => decode_block(&rest, self.place.at(at)),
+            _ => decode_block_1(&rest, self.place.number),
+        }
+    }
+
+    /// Whether something was written at `from` or later that proves that the block before it was synced.
+    fn is_followed(&self, from: usize) -> bool {
+        match self.version {
+            VERSION => header_after(&self.bytes, from, self.place),
+            _ => whole_block_after_1(&self.bytes, from, self.place.number),
         }
     }
 }
@@ -184,34 +241,17 @@ fn take(recovered: &mut Recovered, record: &Stored, segment: u64, offset: u64) -
     }
 }
 
-/// Whether a whole, non-empty block begins at `from` or later.
-fn whole_block_after(bytes: &Bytes, from: usize, number: u64) -> bool {
-    let mut at = from;
-    while let Some(step) = bytes.get(at..).and_then(|rest| rest.iter().position(|byte| *byte != 0)) {
-        // A block begins with its length, little-endian, of which up to three bytes may be zero.
-        let first = at + step;
-        for start in first.saturating_sub(3).max(at)..=first {
-            if bytes.len() - start > BLOCK_HEADER
-                && let Ok(Some((records, _))) = decode_block(&bytes.slice(start..), number)
-                && !records.is_empty()
-            {
-                return true;
-            }
-        }
-        at = first + 1;
-    }
-    false
-}
-
-/// Makes the tail durable as it was read: `last`, the last block, and zeros behind it, which can never be taken
-/// for a block.
+/// Makes the tail durable as it was read: `last`, the last block, and zeros behind it, which can never be
+/// taken for a block.
 ///
-/// **Invariant: Synced since the start.** The process before may have died before the sync of the last block, or
-/// its sync may have failed, after which the operating system counts the bytes as written. So they are written
-/// again: a sync alone would do nothing. Blocks before the last were synced before it was begun.
+/// **Invariant: Synced since the start.** The process before may have died before the sync of the last
+/// block, or its sync may have failed, after which the operating system counts the bytes as written. So
+/// they are written again: a sync alone would do nothing. Blocks before the last were synced before it
+/// was begun.
 fn settle_tail(file: &dyn DiskFile, bytes: &Bytes, last: Range<usize>, name: &str) -> Result<(), LogError> {
     // The first block is synced together with the header.
     let start = if last.start == HEADER { 0 } else { last.start };
+    // A seal goes too: it is true again only after the sync.
     let used = bytes[last.end..].iter().rposition(|byte| *byte != 0).map_or(0, |place| place + 1);
     let zeros = vec![0; used];
     let mut parts = [io::IoSlice::new(&bytes[start..last.end]), io::IoSlice::new(&zeros)];

@@ -1,10 +1,12 @@
 //! The log over its segments: appends, reads, purges.
 
+use super::block::{BLOCK_HEADER, BlockHeader, Place};
 use super::cache::Cache;
 use super::disk::{Disk, DiskFile};
 use super::error::{LogError, corrupt};
-use super::format::{self, Block, HEADER, RECORD_HEADER, SegmentHeader, Stored};
+use super::format::{self, Block, HEADER, RECORD_HEADER, SegmentHeader, Stored, VERSION};
 use super::index::{Group, Index, Segment, Slot};
+use super::newest::Newest;
 use super::options::Options;
 use super::record::{Base, Entry, HardState, Record};
 use super::recovery::{recover, segment_name};
@@ -28,6 +30,7 @@ struct Writer {
     file: Arc<dyn DiskFile>,
     offset: u64,
     size: u64,
+    newest: Newest,
     failed: bool,
 }
 
@@ -39,18 +42,21 @@ impl Log {
     pub fn open(disk: Arc<dyn Disk>, options: Options) -> Result<Self, LogError> {
         let recovered = recover(&*disk, &options)?;
         let index = Index { groups: recovered.groups, segments: recovered.segments, cache: Cache::default() };
-        let writer = match recovered.tail {
+        let (number, file, offset, size) = match recovered.tail {
             Some((number, offset)) => {
                 let segment = &index.segments[&number];
-                Writer { number, file: Arc::clone(&segment.file), offset, size: segment.size, failed: false }
+                (number, Arc::clone(&segment.file), offset, segment.size)
             }
             None => {
                 // A file without room: the first append creates the first segment.
                 let number = index.segments.keys().next_back().copied().unwrap_or(0);
-                Writer { number, file: Arc::new(NoFile), offset: 0, size: 0, failed: false }
+                (number, Arc::new(NoFile) as _, 0, 0)
             }
         };
-        Ok(Self { disk, options, writer: Mutex::new(writer), index: RwLock::new(index) })
+        let writer = Writer { number, file, offset, size, newest: recovered.newest, failed: false };
+        let log = Self { disk, options, writer: Mutex::new(writer), index: RwLock::new(index) };
+        log.seal()?;
+        Ok(log)
     }
 
     /// Makes `records` durable with one sync, then visible to readers.
@@ -63,14 +69,39 @@ impl Log {
         self.append_stored(&mut self.writer.lock(), &stored)
     }
 
+    /// Writes down that the last append was synced, so that damage to it is told from a torn write at the
+    /// next start. The next append is written over it. For a log that nothing is appended to for a while:
+    /// an append says the same of the one before it.
+    ///
+    /// It is not synced itself: the operating system writes it when it finds time.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn seal(&self) -> Result<(), LogError> {
+        let mut writer = self.writer.lock();
+        if writer.failed || writer.offset + BLOCK_HEADER as u64 > writer.size {
+            return Ok(());
+        }
+        let seal = BlockHeader::SEAL.encode(self.place(writer.number, writer.offset));
+        let written = writer.file.write_at(writer.offset, &mut [io::IoSlice::new(&seal)]);
+        written.map_err(|source| {
+            writer.failed = true;
+            LogError::Io { operation: "sealing", file: segment_name(writer.number), source }
+        })
+    }
+
+    fn place(&self, number: u64, offset: u64) -> Place {
+        Place { disk: self.options.disk, number, offset }
+    }
+
     fn append_stored(&self, writer: &mut Writer, stored: &[Stored]) -> Result<(), LogError> {
         if writer.failed {
             return Err(LogError::Failed);
         }
-        let mut block = Block::encode(stored, writer.number);
+        let mut block = Block::encode(stored, self.place(writer.number, writer.offset));
         if writer.offset + block.bytes as u64 > writer.size {
             self.next_segment(writer, block.bytes as u64)?;
-            block = Block::encode(stored, writer.number);
+            block = Block::encode(stored, self.place(writer.number, writer.offset));
         }
         self.write_block(writer, &block)?;
         let start = writer.offset;
@@ -94,10 +125,16 @@ impl Log {
     /// Begins the next segment. It repeats the hard states and bases of older ones, so that those can be
     /// removed.
     fn next_segment(&self, writer: &mut Writer, bytes: u64) -> Result<(), LogError> {
+        // The seal: only in the last segment may a block's header be torn.
+        writer.file.sync().map_err(|source| {
+            writer.failed = true;
+            LogError::Io { operation: "syncing", file: segment_name(writer.number), source }
+        })?;
+        writer.newest.prepare(&*self.disk, writer.number)?;
         let number = writer.number + 1;
         let name = segment_name(number);
         let heads = self.index.read().heads();
-        let head = Block::encode(&heads, number);
+        let head = Block::encode(&heads, self.place(number, HEADER as u64));
         let size = self.options.segment_bytes.max(HEADER as u64 + head.bytes as u64 + bytes);
         let file = self.disk.create(&name, size).map_err(|source| match source.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
@@ -105,21 +142,17 @@ impl Log {
             }
             _ => LogError::Io { operation: "creating", file: name.clone(), source },
         })?;
-        let header =
-            SegmentHeader { cluster: self.options.cluster, node: self.options.node, number }.encode();
+        let Options { cluster, node, disk, .. } = self.options;
+        let header = SegmentHeader { version: VERSION, cluster, node, number, disk }.encode();
         let mut parts = vec![io::IoSlice::new(&header)];
         parts.extend(head.parts());
         file.write_at(0, &mut parts).and_then(|()| file.sync()).map_err(|source| {
             writer.failed = true;
             LogError::Io { operation: "beginning", file: name, source }
         })?;
-        *writer = Writer {
-            number,
-            file: Arc::clone(&file),
-            offset: (HEADER + head.bytes) as u64,
-            size,
-            failed: false,
-        };
+        writer.newest.set(number).inspect_err(|_| writer.failed = true)?;
+        (writer.number, writer.file, writer.size) = (number, Arc::clone(&file), size);
+        writer.offset = (HEADER + head.bytes) as u64;
         self.index.write().segments.insert(number, Segment { file, size });
         Ok(())
     }

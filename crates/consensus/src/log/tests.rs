@@ -10,7 +10,7 @@ use std::sync::Arc;
 const G: GroupId = GroupId(1);
 
 fn options() -> Options {
-    Options { cluster: 0xc, node: 0xa, segment_bytes: 4096, cache_bytes: 1000 }
+    Options { cluster: 0xc, node: 0xa, disk: 0xd, segment_bytes: 4096, cache_bytes: 1000 }
 }
 
 fn open(disk: &Arc<SimDisk>) -> Result<Log, LogError> {
@@ -129,6 +129,114 @@ fn every_flipped_byte_is_found_unless_it_is_in_the_last_block() {
     }
 }
 
+/// Damage to the last block was taken for a torn write, and what it held was forgotten silently: entries
+/// that were acknowledged, and votes.
+#[test]
+fn every_flipped_byte_of_a_sealed_block_is_found() {
+    let (disk, _, ends) = three_blocks();
+    drop(open(&disk).unwrap());
+    let whole = disk.bytes(&segment_name(1)).unwrap();
+    for place in ends[1]..ends[2] {
+        let mut bytes = whole.clone();
+        bytes[place] ^= 0x41;
+        disk.set_bytes(&segment_name(1), bytes);
+        let Err(LogError::Corrupt { offset, .. }) = open(&disk) else {
+            panic!("byte {place} went unnoticed")
+        };
+        assert_eq!(offset as usize, ends[1]);
+    }
+}
+
+/// A value that holds the bytes of a log made a torn tail look like damage: the node did not start again.
+#[test]
+fn a_torn_tail_is_cut_though_its_payload_looks_like_blocks() {
+    let disk = Arc::new(SimDisk::new());
+    let log = open(&disk).unwrap();
+    log.append(&[entry(1, 1, 40)]).unwrap();
+    let (end, name) = (log.end(), segment_name(1));
+    let blocks = disk.bytes(&name).unwrap()[48..end].repeat(4);
+    let data = Bytes::from(blocks);
+    let copy = Entry { index: 2, term: 1, kind: EntryKind::Normal, context: Bytes::new(), data };
+    log.append(&[Record::Entry(G, copy)]).unwrap();
+    let (next, whole) = (log.end(), disk.bytes(&name).unwrap());
+    for cut in end..next {
+        let mut bytes = whole.clone();
+        bytes[cut..].fill(0);
+        disk.set_bytes(&name, bytes);
+        assert_eq!(open(&disk).unwrap().last_index(G), 1, "cut at {cut}");
+    }
+}
+
+/// Without its last segment a log had an earlier end, and the replica voted again.
+#[test]
+fn a_missing_newest_segment_or_its_mark_is_noticed() {
+    for (file, problem) in
+        [(segment_name(3), "it was the newest"), ("newest".into(), "is the newest, which is")]
+    {
+        let disk = Arc::new(SimDisk::new());
+        let log = open(&disk).unwrap();
+        (1..=3).for_each(|index| log.append(&[entry(index, 1, 3000)]).unwrap());
+        drop(log);
+        disk.remove(&file).unwrap();
+        let Err(error) = open(&disk) else { panic!("{file} is gone, and nobody noticed") };
+        assert!(error.to_string().contains(problem), "{error}");
+    }
+}
+
+#[test]
+fn a_damaged_first_block_of_a_segment_that_was_begun_is_not_taken_for_an_unfinished_one() {
+    let disk = Arc::new(SimDisk::new());
+    let log = open(&disk).unwrap();
+    log.append(&[Record::HardState(G, HardState { term: 7, vote: 1, commit: 0 }), entry(1, 7, 10)]).unwrap();
+    drop(log);
+    for place in [0, 8, 20, 48] {
+        let whole = disk.bytes(&segment_name(1)).unwrap();
+        let mut bytes = whole.clone();
+        bytes[place..].fill(0);
+        disk.set_bytes(&segment_name(1), bytes);
+        assert!(matches!(open(&disk), Err(LogError::Corrupt { .. })), "zeros from byte {place} on");
+        disk.set_bytes(&segment_name(1), whole);
+    }
+    assert_eq!(open(&disk).unwrap().last_index(G), 1);
+}
+
+#[test]
+fn a_segment_of_another_disk_is_refused() {
+    let disk = Arc::new(SimDisk::new());
+    open(&disk).unwrap().append(&[entry(1, 1, 1)]).unwrap();
+    disk.remove("newest").unwrap();
+    let other = Options { disk: 0xe, ..options() };
+    let Err(error) = Log::open(Arc::clone(&disk) as _, other) else { panic!("a foreign log was opened") };
+    assert!(error.to_string().contains("was written by disk d of this member"), "{error}");
+}
+
+#[test]
+fn a_log_of_version_1_is_read_and_goes_on_in_a_segment_of_version_2() {
+    let hex = include_str!("golden_1.hex").trim();
+    let mut bytes: Vec<u8> =
+        (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect();
+    let end = bytes.len();
+    bytes.resize(4096, 0);
+    for torn in [false, true] {
+        let disk = Arc::new(SimDisk::new());
+        drop(disk.create(&segment_name(1), 4096).unwrap());
+        let mut bytes = bytes.clone();
+        if torn {
+            bytes[end..end + 20].fill(9);
+        }
+        disk.set_bytes(&segment_name(1), bytes);
+        let state = Some(HardState { term: 1, vote: 2, commit: 3 });
+        let log = open(&disk).unwrap();
+        assert_eq!((all(&log), log.hard_state(G)), (vec![(1, 1, 3)], state));
+        log.append(&[entry(2, 1, 5)]).unwrap();
+        for _ in 0..2 {
+            let log = open(&disk).unwrap();
+            assert_eq!((all(&log), log.hard_state(G)), (vec![(1, 1, 3), (2, 1, 5)], state));
+        }
+        assert_eq!(disk.bytes(&segment_name(2)).unwrap()[8], 2);
+    }
+}
+
 #[test]
 fn damage_is_found_when_an_old_entry_is_read() {
     let disk = Arc::new(SimDisk::new());
@@ -156,7 +264,8 @@ fn a_foreign_segment_is_refused() {
 #[test]
 fn an_append_to_a_full_disk_changes_nothing_and_can_be_retried() {
     let disk = Arc::new(SimDisk::new());
-    disk.set_room(4096);
+    // For a segment, and for the file with the newest one's number.
+    disk.set_room(4096 + 8192);
     let log = open(&disk).unwrap();
     log.append(&[entry(1, 1, 3000)]).unwrap();
     assert!(matches!(log.append(&[entry(2, 1, 3000)]), Err(LogError::NoSpace { .. })));
@@ -240,6 +349,7 @@ fn a_real_folder_keeps_the_log_and_excludes_other_processes() {
 enum Step {
     Append { back: u64, count: u64, size: usize },
     Purge { keep: u64 },
+    Seal,
     Snapshot { ahead: u64 },
     Crash { seed: u64, in_write: bool, power: bool },
 }
@@ -249,6 +359,7 @@ fn step() -> impl Strategy<Value = Step> {
         8 => (0..4u64, 1..5u64, 0..3000usize)
             .prop_map(|(back, count, size)| Step::Append { back, count, size }),
         2 => (0..10u64).prop_map(|keep| Step::Purge { keep }),
+        1 => Just(Step::Seal),
         1 => (1..20u64).prop_map(|ahead| Step::Snapshot { ahead }),
         3 => any::<(u64, bool, bool)>()
             .prop_map(|(seed, in_write, power)| Step::Crash { seed, in_write, power }),
@@ -297,6 +408,7 @@ proptest! {
                         model.base = up_to;
                     }
                 }
+                Step::Seal => log.seal().unwrap(),
                 Step::Snapshot { ahead } => {
                     let index = model.last() + ahead;
                     log.append(&[Record::Base(G, Base { index, term: 1 })]).unwrap();

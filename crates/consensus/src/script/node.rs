@@ -67,7 +67,7 @@ impl Node {
     /// Starts from what is durable, as a node does.
     pub(super) fn start(&mut self, options: Options) -> Result<(), StartError> {
         let log_options =
-            LogOptions { cluster: 1, node: self.id, segment_bytes: 1 << 12, cache_bytes: 1 << 10 };
+            LogOptions { cluster: 1, node: self.id, disk: 1, segment_bytes: 1 << 12, cache_bytes: 1 << 10 };
         let log = Arc::new(Log::open(Arc::clone(&self.disk) as _, log_options)?);
         let state = self.durable.clone();
         join(&log, GROUP, state.index, state.term)?;

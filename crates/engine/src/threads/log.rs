@@ -10,6 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+/// How long nothing is appended before the log thread seals the log: a busy log does without.
+const SEAL_AFTER: Duration = Duration::from_millis(100);
 /// How long the log thread waits before it tries a full disk again: nobody tells when there is room.
 const FULL_DISK_PAUSE: Duration = Duration::from_millis(500);
 
@@ -21,7 +23,16 @@ pub(super) struct LogThread {
 impl LogThread {
     pub(super) fn run(self) {
         let mut appends = Vec::new();
-        while self.appends.take(&mut appends, None) {
+        let mut seal_at = None;
+        while self.appends.take(&mut appends, seal_at) {
+            if appends.is_empty() {
+                seal_at = None;
+                if !self.seal() {
+                    return;
+                }
+                continue;
+            }
+            seal_at = Some(Instant::now() + SEAL_AFTER);
             let mut records = Vec::new();
             for append in &mut appends {
                 records.append(&mut append.records);
@@ -37,6 +48,12 @@ impl LogThread {
             }
             self.shared.inbox.push(Input::Written(last));
         }
+        self.seal();
+    }
+
+    /// False if the log can no longer be written.
+    fn seal(&self) -> bool {
+        self.shared.log.seal().inspect_err(|error| self.shared.fail(error)).is_ok()
     }
 
     /// False if the log can no longer be written.
