@@ -2,10 +2,12 @@
 //! whether it is welcome. So a misconfigured replica is refused with an explanation instead of corrupting a
 //! cluster.
 //!
-//! **Bytes.** All integers are little-endian. A greeting is the magic `QUOINPR2`; u64 purpose, cluster, from,
-//! to and incarnation; and the dialler's address, a u16 length before it. The answer is the u64 verdict; u64
-//! cluster, id and incarnation of the process that answers; and the address of the rival that runs as the
-//! dialler's member, a u16 length before it. It is empty for other verdicts.
+//! **Bytes.** All integers are little-endian. A greeting is the magic `QUOINPR3`; u64 purpose, cluster,
+//! from, to, incarnation and disk; and the dialler's address, a u16 length before it. That of the version
+//! before has the magic `QUOINPR2` and no disk; it is answered, as from a member without a disk. The
+//! answer is the u64 verdict; u64 cluster, id and incarnation of the process that answers; and the
+//! address of the rival that runs as the dialler's member, a u16 length before it. It is empty for other
+//! verdicts.
 //!
 //! An *incarnation* is a number drawn when a process starts. It tells two processes with the same id apart.
 
@@ -14,7 +16,9 @@ use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
-const MAGIC: &[u8; 8] = b"QUOINPR2";
+const MAGIC: &[u8; 8] = b"QUOINPR3";
+/// Of greetings without a disk.
+const MAGIC_2: &[u8; 8] = b"QUOINPR2";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 pub(crate) const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
 /// Asking who holds an id is given less time: a dialler waits for the outcome.
@@ -37,6 +41,8 @@ pub struct Greeting {
     pub to: u64,
     /// The dialler's process; 0 if it has no id yet.
     pub incarnation: u64,
+    /// The disk that the dialler's member runs on; 0 if it has no id yet.
+    pub disk: u64,
     /// Where peers reach the dialler.
     pub address: String,
 }
@@ -53,6 +59,8 @@ pub enum Purpose {
     Join = 3,
     /// The dialler only wants to know who answers.
     Identify = 4,
+    /// A founder that takes part for the first time asks how far the cluster is.
+    Found = 5,
 }
 
 /// The answer to a greeting. The numbers are on the wire.
@@ -71,6 +79,8 @@ pub enum Verdict {
     Removed = 4,
     /// Another process runs as the dialler's member.
     Duplicate = 5,
+    /// The dialler's member is known to run on another disk.
+    OtherDisk = 6,
 }
 
 /// The answer to a greeting.
@@ -123,11 +133,12 @@ impl From<DialError> for io::Error {
 impl Greeting {
     /// The greeting of a node that has no id yet, or only wants to know who answers.
     pub fn of_nobody(purpose: Purpose) -> Self {
-        Self { purpose, cluster: 0, from: 0, to: 0, incarnation: 0, address: String::new() }
+        Self { purpose, cluster: 0, from: 0, to: 0, incarnation: 0, disk: 0, address: String::new() }
     }
 
     fn encode(&self) -> Vec<u8> {
-        let numbers = [self.purpose as u64, self.cluster, self.from, self.to, self.incarnation];
+        let purpose = self.purpose as u64;
+        let numbers = [purpose, self.cluster, self.from, self.to, self.incarnation, self.disk];
         [&MAGIC[..], &numbers.map(u64::to_le_bytes).concat(), &sized(&self.address)].concat()
     }
 
@@ -135,22 +146,25 @@ impl Greeting {
     pub(crate) fn read(stream: &mut impl Read) -> io::Result<Self> {
         let mut magic = [0; 8];
         stream.read_exact(&mut magic)?;
-        if magic != *MAGIC {
-            return Err(invalid("wrong magic"));
-        }
-        let mut bytes = [0; 40];
-        stream.read_exact(&mut bytes)?;
+        let length = match &magic {
+            MAGIC => 48,
+            MAGIC_2 => 40,
+            _ => return Err(invalid("wrong magic")),
+        };
+        let mut bytes = [0; 48];
+        stream.read_exact(&mut bytes[..length])?;
         let mut rest = &bytes[..];
         let purpose = match rest.get_u64_le() {
             1 => Purpose::Frames,
             2 => Purpose::Snapshot,
             3 => Purpose::Join,
             4 => Purpose::Identify,
+            5 => Purpose::Found,
             _ => return Err(invalid("unknown purpose")),
         };
         let (cluster, from) = (rest.get_u64_le(), rest.get_u64_le());
-        let (to, incarnation) = (rest.get_u64_le(), rest.get_u64_le());
-        Ok(Self { purpose, cluster, from, to, incarnation, address: read_sized(stream)? })
+        let (to, incarnation, disk) = (rest.get_u64_le(), rest.get_u64_le(), rest.get_u64_le());
+        Ok(Self { purpose, cluster, from, to, incarnation, disk, address: read_sized(stream)? })
     }
 }
 
@@ -213,13 +227,20 @@ pub fn dial(address: &str, greeting: &Greeting) -> Result<(TcpStream, Who), Dial
             greeting.from
         ),
         5 => format!(
-            "another node runs as member {:x}, reached at {}: two nodes have one name and cluster, or copies of \
-             one data folder; stop the wrong one",
+            "another node runs as member {:x}, reached at {}: two nodes have one name and cluster, or \
+            copies of one data folder; stop the wrong one",
             greeting.from, answer.rival
+        ),
+        6 => format!(
+            "member {:x} of cluster {cluster:x} is already bootstrapped on another disk than {:x}, which \
+            this data folder is on: what it voted and acknowledged there is not here. Put the old data \
+            folder back, or delete this one, remove the member and add it anew",
+            greeting.from, greeting.disk
         ),
         other => format!("{address} answered {other}: it is not a peer of this version"),
     };
-    let forever = [Verdict::Removed as u64, Verdict::Duplicate as u64].contains(&answer.verdict);
+    let forever = [Verdict::Removed, Verdict::Duplicate, Verdict::OtherDisk];
+    let forever = forever.iter().any(|verdict| *verdict as u64 == answer.verdict);
     Err(DialError::Refused { text, forever })
 }
 
@@ -251,7 +272,15 @@ mod tests {
 
     fn greeting() -> Greeting {
         let address = "h:1".to_string();
-        Greeting { purpose: Purpose::Frames, cluster: 0x0102, from: 3, to: 4, incarnation: 5, address }
+        Greeting {
+            purpose: Purpose::Frames,
+            cluster: 0x0102,
+            from: 3,
+            to: 4,
+            incarnation: 5,
+            disk: 6,
+            address,
+        }
     }
 
     #[test]
@@ -259,7 +288,9 @@ mod tests {
         let hex = |bytes: Vec<u8>| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
         let zeros = "00000000000000";
         let numbers = format!("01{zeros}0201{}03{zeros}04{zeros}05{zeros}", &zeros[2..]);
-        assert_eq!(hex(greeting().encode()), format!("51554f494e505232{numbers}0300683a31"));
+        assert_eq!(hex(greeting().encode()), format!("51554f494e505233{numbers}06{zeros}0300683a31"));
+        let before = [&b"QUOINPR2"[..], &greeting().encode()[8..48], &greeting().encode()[56..]].concat();
+        assert_eq!(Greeting::read(&mut &before[..]).unwrap(), Greeting { disk: 0, ..greeting() });
         let who = Who { cluster: 1, id: 2, incarnation: 3 };
         let answer = Answer { verdict: 5, who, rival: "r".into() };
         assert_eq!(hex(answer.encode()), format!("05{zeros}01{zeros}02{zeros}03{zeros}010072"));
@@ -274,7 +305,7 @@ mod tests {
             let error = Greeting::read(&mut &whole[..end]).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof, "cut at {end}");
         }
-        for (place, byte) in [(0, b'X'), (7, b'1'), (8, 9), (49, 9)] {
+        for (place, byte) in [(0, b'X'), (7, b'1'), (8, 9), (57, 9)] {
             let mut broken = whole.clone();
             broken[place] = byte;
             let error = Greeting::read(&mut &broken[..]).unwrap_err();

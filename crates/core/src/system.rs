@@ -42,6 +42,9 @@ pub struct Member {
     /// Whether it is a learner, which receives the log and does not vote.
     #[prost(bool, tag = "5")]
     pub learner: bool,
+    /// The disk that it runs on, see [`DiskClaim`]; 0 until it has claimed one. It never changes after that.
+    #[prost(fixed64, tag = "6")]
+    pub disk: u64,
 }
 
 impl Member {
@@ -49,6 +52,21 @@ impl Member {
     pub fn label(&self) -> String {
         if self.name.is_empty() { format!("{:x}", self.id) } else { self.name.clone() }
     }
+}
+
+/// A member says which disk it runs on. The first claim counts, for ever: a member that has lost its disk
+/// has lost what it voted and acknowledged, and is another member.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct DiskClaim {
+    /// The member's id.
+    #[prost(fixed64, tag = "1")]
+    pub member: u64,
+    /// A number drawn when its data folder was made.
+    #[prost(fixed64, tag = "2")]
+    pub disk: u64,
+    /// The data folder is new. Then a member that has started before, and so has a name, does not get it.
+    #[prost(bool, tag = "3")]
+    pub new: bool,
 }
 
 /// Which alarm. The numbers are etcd's.
@@ -78,7 +96,7 @@ pub struct Alarm {
 #[derive(Clone, PartialEq, Message)]
 pub struct Command {
     /// Which operation.
-    #[prost(oneof = "Operation", tags = "1, 2, 3, 4, 5, 6")]
+    #[prost(oneof = "Operation", tags = "1, 2, 3, 4, 5, 6, 7")]
     pub operation: Option<Operation>,
 }
 
@@ -103,6 +121,9 @@ pub enum Operation {
     /// Only let what is due expire.
     #[prost(bool, tag = "6")]
     Tick(bool),
+    /// Record a member's disk, if it has none.
+    #[prost(message, tag = "7")]
+    ClaimDisk(DiskClaim),
 }
 
 static MEMBER: Costs = Costs(&[(3, Part::Bytes(size_of::<String>())), (4, Part::Bytes(size_of::<String>()))]);
@@ -138,17 +159,44 @@ pub(crate) fn apply(tx: &mut Tx<'_>, bytes: Bytes) -> Result<Reply, StoreError> 
         Operation::Compact(revision) => return Ok(compact(tx, Revision(revision))),
         // A delayed update must not bring a removed member back.
         Operation::SetMember(member) if tx.get(&removed_key(member.id))?.is_some() => {}
-        Operation::SetMember(member) => put_member(tx, &member),
+        Operation::SetMember(member) => set_member(tx, member)?,
         Operation::RemoveMember(id) => remove_member(tx, id)?,
         Operation::RaiseAlarm(alarm) => tx.put(&alarm_key(&alarm), alarm.encode_to_vec().into()),
         Operation::ClearAlarm(alarm) => tx.delete(&alarm_key(&alarm)),
         Operation::Tick(_) => {}
+        Operation::ClaimDisk(claim) => claim_disk(tx, &claim)?,
     }
     Ok(Reply::Done)
 }
 
 pub(crate) fn put_member(tx: &mut Tx<'_>, member: &Member) {
     tx.put(&member_key(member.id), member.encode_to_vec().into());
+}
+
+/// Only a claim changes the disk: whoever sets the rest may not have heard of it.
+fn set_member(tx: &mut Tx<'_>, member: Member) -> Result<(), StoreError> {
+    let disk = get_member(tx, member.id)?.map_or(0, |known| known.disk);
+    put_member(tx, &Member { disk, ..member });
+    Ok(())
+}
+
+/// **Invariant: One disk per member.** The first claim counts.
+fn claim_disk(tx: &mut Tx<'_>, claim: &DiskClaim) -> Result<(), StoreError> {
+    let Some(member) = get_member(tx, claim.member)? else { return Ok(()) };
+    let started = !member.name.is_empty();
+    if member.disk == 0 && !(claim.new && started) {
+        put_member(tx, &Member { disk: claim.disk, ..member });
+    }
+    Ok(())
+}
+
+fn get_member(tx: &mut Tx<'_>, id: u64) -> Result<Option<Member>, StoreError> {
+    let record = tx.get(&member_key(id))?;
+    record.map(|bytes| Member::decode(bytes).map_err(undecodable)).transpose()
+}
+
+fn undecodable(error: prost::DecodeError) -> StoreError {
+    StoreError::new("decode a system record", error)
 }
 
 /// Replaces all members, and deletes removed members and alarms.
@@ -213,9 +261,7 @@ pub fn alarms(view: View<'_>) -> Result<Vec<Alarm>, StoreError> {
 }
 
 fn records<M: Message + Default>(view: View<'_>, prefix: &[u8]) -> Result<Vec<M>, StoreError> {
-    view.scan_prefix(prefix, Order::Ascending)
-        .map(|pair| M::decode(pair?.1).map_err(|error| StoreError::new("decode a system record", error)))
-        .collect()
+    view.scan_prefix(prefix, Order::Ascending).map(|pair| M::decode(pair?.1).map_err(undecodable)).collect()
 }
 
 fn member_key(id: u64) -> Vec<u8> {
@@ -244,6 +290,35 @@ mod tests {
         let view = View::new(store, progress.sequence);
         let members = members(view).unwrap().iter().map(|member| member.id).collect();
         (members, removed(view).unwrap().into_iter().collect())
+    }
+
+    /// A member that had lost its disk came back under its old id with an empty one, and voted again.
+    #[test]
+    fn the_first_disk_that_a_member_claims_counts() {
+        let store = MemoryStore::default();
+        let member = |id, name: &str| Member { id, name: name.into(), ..Member::default() };
+        machines::found(&store, Bytes::new(), &[member(1, ""), member(2, "started"), member(3, "")]);
+        let mut machines = Machines::open(&store).unwrap();
+        let claim = |member, disk, new| Operation::ClaimDisk(DiskClaim { member, disk, new });
+        let operations = [
+            claim(1, 7, true),
+            claim(1, 8, false),
+            // Whoever sets the rest may not have heard of the claim.
+            Operation::SetMember(Member { learner: true, ..member(1, "m1") }),
+            // It has started before it could claim a disk: an empty folder is not that of then.
+            claim(2, 9, true),
+            claim(2, 10, false),
+            claim(4, 11, true),
+        ];
+        for (index, operation) in (machines::FOUNDING_INDEX.0 + 1..).map(crate::types::Index).zip(operations)
+        {
+            let payload = Batch::encode(Stamp(1), &[operation.into_command()]);
+            machines.apply(&store, index, Term(1), payload).unwrap();
+        }
+        let progress = machines::read_progress(&store).unwrap();
+        let members = members(View::new(&store, progress.sequence)).unwrap();
+        let disks: Vec<_> = members.iter().map(|member| (member.id, &*member.name, member.disk)).collect();
+        assert_eq!(disks, [(1, "m1", 7), (2, "started", 10), (3, "", 0)]);
     }
 
     #[test]

@@ -1,56 +1,96 @@
 //! How a new node learns who it is: it asks a member, over a connection greeted with [`Purpose::Join`].
 //!
-//! The node sends its peer address, and the member answers with a [`JoinAnswer`] in JSON. Each message is its
-//! length (4 bytes, little-endian) and that many bytes.
+//! The node sends its peer address and its disk, and the member answers with a [`JoinAnswer`]. Both are
+//! JSON, after their length (4 bytes, little-endian).
+//!
+//! **Invariant: One disk per member.** Before it answers, the member records the disk through the log,
+//! unless the joining member has one: so when a node starts, no other disk has taken part as its member,
+//! nor ever will.
 //!
 //! **Invariant: Bounded.** A message has at most [`BYTES_MAX`] bytes. A longer one is refused before it is
 //! read.
 
+use super::engine::Engine;
+use super::shared::Shared;
 use quoin_consensus::greeting::{Greeting, Purpose, dial};
+use quoin_core::system::{DiskClaim, Operation};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::runtime::Handle;
 
 /// Maximum bytes of a message.
 const BYTES_MAX: usize = 1 << 20;
+/// How long an answer may take: the one who answers proposes a command first.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// What a member answers to a node that asks who it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JoinAnswer {
     /// The member that has the node's peer address, if any.
     pub member: Option<u64>,
+    /// The disk of that member; 0 if it could not be recorded, because there is no leader.
+    #[serde(default)]
+    pub disk: u64,
     /// Peer addresses of all members, by id.
     pub peers: BTreeMap<u64, String>,
 }
 
-/// Asks the member at `address` which member has the peer address `own`. Returns the cluster's id and the
-/// answer.
+/// What a node says that asks who it is.
+#[derive(Serialize, Deserialize)]
+struct Question {
+    /// Where peers reach it.
+    address: String,
+    /// The number drawn when its data folder was made.
+    disk: u64,
+}
+
+/// Asks the member at `address` which member has the peer address `own`, for a node on `disk`. Returns the
+/// cluster's id and the answer.
 ///
 /// # Errors
 /// The member does not answer, or its answer cannot be decoded.
-pub fn ask(address: &str, own: &str) -> io::Result<(u64, JoinAnswer)> {
+pub fn ask(address: &str, own: &str, disk: u64) -> io::Result<(u64, JoinAnswer)> {
     let (mut stream, who) = dial(address, &Greeting::of_nobody(Purpose::Join))?;
-    write_sized(&mut stream, own.as_bytes())?;
+    write_sized(&mut stream, &serde_json::to_vec(&Question { address: own.into(), disk })?)?;
+    stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
     Ok((who.cluster, serde_json::from_slice(&read_sized(&mut stream)?)?))
 }
 
-/// Answers a node that asks on a greeted connection.
+/// Answers a node that asks on a greeted connection. Blocks until its disk is recorded, or cannot be.
 ///
 /// # Errors
-/// The connection broke, or the question is no address.
-pub(crate) fn answer(stream: &mut TcpStream, peers: &BTreeMap<u64, String>) -> io::Result<()> {
-    let address = String::from_utf8(read_sized(stream)?).map_err(io::Error::other)?;
-    let member = peers.iter().find(|(_, known)| **known == address).map(|(id, _)| *id);
-    write_sized(stream, &serde_json::to_vec(&JoinAnswer { member, peers: peers.clone() })?)
+/// The connection broke, or the question cannot be decoded.
+pub(crate) fn answer(shared: &Arc<Shared>, runtime: &Handle, stream: &mut TcpStream) -> io::Result<()> {
+    let question: Question = serde_json::from_slice(&read_sized(stream)?)?;
+    let peers = shared.members.lock().clone();
+    let member = peers.iter().find(|(_, known)| **known == question.address).map(|(id, _)| *id);
+    let disk = member.map_or(0, |id| claim(shared, runtime, id, question.disk));
+    write_sized(stream, &serde_json::to_vec(&JoinAnswer { member, disk, peers })?)
 }
 
-fn write_sized(stream: &mut TcpStream, bytes: &[u8]) -> io::Result<()> {
+/// Records the disk of a member that has none, and returns the one that counts.
+fn claim(shared: &Arc<Shared>, runtime: &Handle, member: u64, disk: u64) -> u64 {
+    let known = || shared.disks.lock().get(&member).copied().unwrap_or(0);
+    if known() == 0 {
+        let claim = Operation::ClaimDisk(DiskClaim { member, disk, new: true });
+        let claimed = runtime.block_on(Engine::new(Arc::clone(shared)).propose(claim.into_command()));
+        if let Err(error) = claimed {
+            tracing::warn!(member = format!("{member:x}"), %error, "recording a joining node's disk");
+        }
+    }
+    known()
+}
+
+pub(crate) fn write_sized(stream: &mut TcpStream, bytes: &[u8]) -> io::Result<()> {
     let length = u32::try_from(bytes.len()).map_err(io::Error::other)?;
     stream.write_all(&[&length.to_le_bytes(), bytes].concat())
 }
 
-fn read_sized(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
+pub(crate) fn read_sized(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
     let mut length = [0; 4];
     stream.read_exact(&mut length)?;
     let length = u32::from_le_bytes(length) as usize;

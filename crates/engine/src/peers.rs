@@ -3,23 +3,32 @@
 
 use super::input::Input;
 use super::shared::Shared;
-use super::{join, snapshots};
+use super::{founders, join, snapshots};
 use quoin_consensus::GroupId;
 use quoin_consensus::message::PeerMessage;
 use quoin_consensus::transport::Handler;
 use std::net::TcpStream;
 use std::sync::{Arc, Weak};
+use tokio::runtime::Handle;
 
 /// The transport's way into the replica. Once the replica is gone, calls have no effect.
-pub(crate) struct PeerHandler(Weak<Shared>);
+pub(crate) struct PeerHandler {
+    shared: Weak<Shared>,
+    runtime: Handle,
+}
 
 impl PeerHandler {
-    pub(crate) fn new(shared: &Arc<Shared>) -> Self {
-        Self(Arc::downgrade(shared))
+    pub(crate) fn new(shared: &Arc<Shared>, runtime: Handle) -> Self {
+        Self { shared: Arc::downgrade(shared), runtime }
+    }
+
+    /// The replica, if it takes part in its cluster.
+    fn settled(&self) -> Option<Arc<Shared>> {
+        self.shared.upgrade().filter(|shared| shared.is_settled())
     }
 
     fn push(&self, input: Input) {
-        if let Some(shared) = self.0.upgrade() {
+        if let Some(shared) = self.shared.upgrade() {
             shared.inbox.push(input);
         }
     }
@@ -27,7 +36,10 @@ impl PeerHandler {
 
 impl Handler for PeerHandler {
     fn received(&self, from: u64, group: GroupId, message: PeerMessage) {
-        self.push(Input::Message { from, group, message });
+        // Invariant: One disk per member. Before it is settled it has heard nothing.
+        if let Some(shared) = self.settled() {
+            shared.inbox.push(Input::Message { from, group, message });
+        }
     }
 
     fn lost(&self, peer: u64) {
@@ -35,25 +47,36 @@ impl Handler for PeerHandler {
     }
 
     fn snapshot_offered(&self, from: u64, stream: TcpStream) {
-        if let Some(shared) = self.0.upgrade() {
+        if let Some(shared) = self.settled() {
             snapshots::receive(&shared, from, stream);
         }
     }
 
     fn join_asked(&self, mut stream: TcpStream) {
-        let Some(shared) = self.0.upgrade() else { return };
-        let peers = shared.members.lock().clone();
-        if let Err(error) = join::answer(&mut stream, &peers) {
+        let Some(shared) = self.settled() else { return };
+        if let Err(error) = join::answer(&shared, &self.runtime, &mut stream) {
             tracing::warn!(%error, "answering a node that wants to join");
         }
     }
 
+    fn founding_asked(&self, from: u64, disk: u64, mut stream: TcpStream) {
+        let Some(shared) = self.shared.upgrade() else { return };
+        if let Err(error) = founders::answer(&shared, from, disk, &mut stream) {
+            tracing::warn!(%error, "answering a founder");
+        }
+    }
+
+    fn is_other_disk(&self, peer: u64, disk: u64) -> bool {
+        let known = self.shared.upgrade().and_then(|shared| shared.disks.lock().get(&peer).copied());
+        known.is_some_and(|known| known != disk)
+    }
+
     fn is_removed(&self, peer: u64) -> bool {
-        self.0.upgrade().is_some_and(|shared| shared.removed.lock().contains(&peer))
+        self.shared.upgrade().is_some_and(|shared| shared.removed.lock().contains(&peer))
     }
 
     fn cast_out(&self, reason: &str) {
-        if let Some(shared) = self.0.upgrade() {
+        if let Some(shared) = self.shared.upgrade() {
             shared.cast_out(reason);
         }
     }

@@ -19,6 +19,18 @@ pub enum OpenError {
     /// The log and the store do not belong together.
     #[error(transparent)]
     Join(#[from] JoinError),
+    /// The log is not there any more.
+    #[error(
+        "the log of member {id:x} is gone from disk {disk:x}: what this member voted and acknowledged is \
+        lost, so it must not go on. Put the log's folder back, or delete the data folder, remove this \
+        member and add it anew"
+    )]
+    LogGone {
+        /// The member.
+        id: u64,
+        /// Its disk.
+        disk: u64,
+    },
     /// The store cannot be opened.
     #[error("store: {0}")]
     StoreOpen(#[from] FolderError),

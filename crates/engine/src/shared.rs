@@ -3,6 +3,7 @@
 use super::alone::Alone;
 use super::input::{Input, Inputs};
 use super::metrics::Metrics;
+use super::owner::{Owner, Settle};
 use super::settings::Settings;
 use super::status::RaftStatus;
 use super::watch::{Hub, Options, Source};
@@ -31,6 +32,12 @@ pub(crate) struct Published {
 pub(crate) struct Shared {
     pub(crate) id: u64,
     pub(crate) cluster: u64,
+    /// The disk that it runs on.
+    pub(crate) disk: u64,
+    /// Whether it may take part: see `founders.rs`.
+    settled: AtomicBool,
+    /// The disks of members, as far as they are known. They never change.
+    pub(crate) disks: Mutex<BTreeMap<u64, u64>>,
     pub(crate) settings: Settings,
     pub(crate) inbox: Inputs,
     pub(crate) log: Arc<Log>,
@@ -62,8 +69,7 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub(crate) fn new(
-        id: u64,
-        cluster: u64,
+        owner: Owner,
         settings: Settings,
         log: Arc<Log>,
         stores: StoreFolder,
@@ -72,8 +78,11 @@ impl Shared {
         let published = Arc::new(ArcSwap::from_pointee(published));
         let hub = Hub::new(Arc::new(Latest(Arc::clone(&published))), Options::default());
         Arc::new(Self {
-            id,
-            cluster,
+            id: owner.id,
+            cluster: owner.cluster,
+            disk: owner.disk,
+            settled: AtomicBool::new(true),
+            disks: Mutex::new(owner.disks),
             settings,
             inbox: Inputs::default(),
             log,
@@ -104,6 +113,24 @@ impl Shared {
 
     pub(crate) fn transport(&self) -> &Arc<Transport> {
         self.transport.get().expect("set before the replica's threads start")
+    }
+
+    /// It takes no part before [`Self::settle`].
+    pub(crate) fn unsettle(&self) {
+        self.settled.store(false, Ordering::Relaxed);
+    }
+
+    /// Lets it take part, once `settle` has written that down.
+    pub(crate) fn settle(&self, disks: BTreeMap<u64, u64>, settle: Settle) {
+        if let Err(error) = settle(&disks) {
+            return self.fail(&format!("writing the identity: {error}"));
+        }
+        self.disks.lock().extend(disks);
+        self.settled.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_settled(&self) -> bool {
+        self.settled.load(Ordering::Acquire)
     }
 
     /// Ends the replica after a fault: its state may be incomplete.

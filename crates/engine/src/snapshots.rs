@@ -10,6 +10,7 @@ use super::guarded;
 use super::input::{Input, ReceivedSnapshot};
 use super::resume::configuration_of;
 use super::shared::{Published, Shared};
+use quoin_consensus::greeting::Purpose;
 use quoin_consensus::{Configuration, GROUP};
 use quoin_core::{StoreError, machines};
 use quoin_store::{ImportError, Importer, LsmStore, read_chunk};
@@ -44,7 +45,7 @@ pub(crate) fn send(shared: &Arc<Shared>, to: u64) {
 
 /// The entry at which the snapshot ends, and its bytes.
 fn stream_to(shared: &Shared, to: u64) -> io::Result<(u64, u64)> {
-    let mut stream = shared.transport().dial_snapshot(to)?;
+    let mut stream = shared.transport().dial(to, Purpose::Snapshot)?;
     stream.set_write_timeout(Some(SILENCE_MAX))?;
     stream.set_read_timeout(Some(SILENCE_MAX))?;
     let published: Arc<Published> = shared.published.load_full();

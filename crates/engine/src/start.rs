@@ -2,8 +2,11 @@
 
 use super::apply::Applier;
 use super::engine::Engine;
+use super::founders::Founders;
 use super::founding::Founding;
+use super::guarded;
 use super::input::Input;
+use super::owner::{Owner, Settle};
 use super::peers::PeerHandler;
 use super::resume::{OpenError, resume};
 use super::settings::Settings;
@@ -11,16 +14,18 @@ use super::shared::{Published, Shared};
 use super::threads::{Threads, spawn};
 use super::upkeep::Upkeep;
 use quoin_consensus::GROUP;
-use quoin_consensus::log::{Disk, Log, Options as LogOptions};
+use quoin_consensus::log::{Disk, HardState, Log, Options as LogOptions, Record};
 use quoin_consensus::replica::Replica;
 use quoin_consensus::transport::Transport;
 use quoin_core::{View, system};
 use quoin_store::{LsmStore, StoreFolder};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// How long a stopping replica waits for its store to be written out.
@@ -33,16 +38,18 @@ pub struct Opened {
     applier: Applier,
     /// Peer addresses by id, as the store knows them.
     peers: BTreeMap<u64, String>,
+    /// Whom to ask before it takes part.
+    founders: Option<Founders>,
 }
 
 impl Opened {
-    /// Opens the replica of member `id` of `cluster`: its store in `folder`, its log on `disk`, which must
-    /// hold the lock of the folder. An empty store begins with `founding`.
+    /// Opens the replica of `owner`: its store in `folder`, its log on `disk`, which must hold the lock
+    /// of the folder. An empty store begins with `founding`.
     ///
     /// # Errors
     /// See [`OpenError`].
     pub fn open(
-        (cluster, id): (u64, u64),
+        owner: Owner,
         folder: &Path,
         disk: Arc<dyn Disk>,
         settings: Settings,
@@ -51,25 +58,51 @@ impl Opened {
         let stores = StoreFolder::open(&folder.join("store"))?;
         let store = Arc::new(stores.open_store(GROUP.0, settings.store.options())?);
         let options = LogOptions {
-            cluster,
-            node: id,
-            disk: id,
+            cluster: owner.cluster,
+            node: owner.id,
+            disk: owner.disk,
             segment_bytes: settings.log.segment_bytes,
             cache_bytes: settings.log.cache_bytes,
         };
         let log = Arc::new(Log::open(disk, options)?);
+        if owner.settled && log.hard_state(GROUP).is_none() {
+            return Err(OpenError::LogGone { id: owner.id, disk: owner.disk });
+        }
         if let Some(founding) = founding {
             founding.write(&store)?;
         }
-        let (replica, applier) = resume(id, &log, &*store, settings.raft.options())?;
+        let (replica, applier) = resume(owner.id, &log, &*store, settings.raft.options())?;
+        if log.hard_state(GROUP).is_none() {
+            // From now on the disk has a log, and what is missing was lost.
+            log.append(&[Record::HardState(GROUP, HardState { term: 0, vote: 0, commit: 0 })])?;
+        }
         let progress = applier.progress();
-        let mut peers = BTreeMap::new();
+        let (mut owner, mut peers) = (owner, BTreeMap::new());
         for member in system::members(View::new(&*store, progress.sequence))? {
+            owner.disks.extend((member.disk != 0).then_some((member.id, member.disk)));
             peers.extend(member.peer_addresses.first().map(|address| (member.id, address.clone())));
         }
         let published = Published { store, memory: applier.memory(), progress };
-        let shared = Shared::new(id, cluster, settings, log, stores, published);
-        Ok(Self { shared, replica, applier, peers })
+        let shared = Shared::new(owner, settings, log, stores, published);
+        Ok(Self { shared, replica, applier, peers, founders: None })
+    }
+
+    /// For a replica that has not taken part in its cluster from this disk: it does once `settle` has
+    /// returned, which is called when a `founder` has been answered by all others, and at once for other
+    /// members.
+    ///
+    /// # Errors
+    /// `settle` was called at once and failed.
+    pub fn settle_with(mut self, founder: bool, settle: Settle) -> io::Result<Self> {
+        let others: BTreeSet<u64> =
+            self.peers.keys().copied().filter(|id| founder && *id != self.shared.id).collect();
+        if others.is_empty() {
+            settle(&BTreeMap::new())?;
+        } else {
+            self.shared.unsettle();
+            self.founders = Some(Founders { others, settle });
+        }
+        Ok(self)
     }
 
     /// Its parts, for a test that runs single threads of it.
@@ -84,17 +117,19 @@ impl Opened {
     /// # Errors
     /// No thread can be started.
     pub fn start(self, listener: TcpListener, mut known_peers: BTreeMap<u64, String>) -> io::Result<Running> {
-        let Self { shared, replica, applier, peers } = self;
+        let Self { shared, replica, applier, peers, founders } = self;
         known_peers.extend(peers);
         let peer_address = listener.local_addr()?;
-        let handler = Arc::new(PeerHandler::new(&shared));
-        let (address, who) = (shared.settings.peer_address.clone(), (shared.cluster, shared.id));
+        let runtime = tokio::runtime::Handle::current();
+        let handler = Arc::new(PeerHandler::new(&shared, runtime.clone()));
+        let (address, who) = (shared.settings.peer_address.clone(), (shared.cluster, shared.id, shared.disk));
         let transport = Transport::start(listener, address, who, GROUP, handler)?;
         transport.set_peers(&known_peers);
         shared.set_transport(transport);
         let threads = spawn(&shared, replica, applier)?;
-        let upkeep = Upkeep::start(Arc::clone(&shared), tokio::runtime::Handle::current())?;
-        Ok(Running { shared, threads, upkeep, peer_address })
+        let upkeep = Upkeep::start(Arc::clone(&shared), runtime)?;
+        let asking = founders.map(|founders| ask(&shared, founders)).transpose()?;
+        Ok(Running { shared, threads, upkeep, asking, peer_address })
     }
 }
 
@@ -103,7 +138,15 @@ pub struct Running {
     shared: Arc<Shared>,
     threads: Threads,
     upkeep: Upkeep,
+    /// The thread that asks the other founders; its sender is dropped to stop it.
+    asking: Option<(mpsc::Sender<()>, JoinHandle<()>)>,
     peer_address: SocketAddr,
+}
+
+fn ask(shared: &Arc<Shared>, founders: Founders) -> io::Result<(mpsc::Sender<()>, JoinHandle<()>)> {
+    let (alive, stopped) = mpsc::channel();
+    let asking = Arc::clone(shared);
+    Ok((alive, guarded::spawn(shared, "founders", move || founders.ask(&asking, &stopped))?))
 }
 
 impl Running {
@@ -119,7 +162,12 @@ impl Running {
 
     /// Stops the replica and writes its store out. Blocks until that is done.
     pub fn stop(self) {
-        let Self { shared, threads, upkeep, peer_address } = self;
+        let Self { shared, threads, upkeep, asking, peer_address } = self;
+        if let Some((alive, thread)) = asking {
+            drop(alive);
+            // A panic has been reported by the guard of the thread.
+            let _ = thread.join();
+        }
         upkeep.stop();
         shared.inbox.push(Input::Stop);
         threads.join();
@@ -150,11 +198,15 @@ mod tests {
     use quoin_core::store::MemoryStore;
     use quoin_core::system::Operation;
 
+    fn owner() -> Owner {
+        Owner { cluster: 7, id: 1, disk: 9, ..Owner::default() }
+    }
+
     /// A replica whose applier is at another entry than its log, which a correct one never is.
     fn inconsistent(folder: &Path) -> Opened {
         let founding = Founding::of(vec![system::Member { id: 1, ..system::Member::default() }]);
         let disk = Arc::new(RealDisk::open(&folder.join("log")).unwrap());
-        let mut opened = Opened::open((7, 1), folder, disk, Settings::default(), Some(&founding)).unwrap();
+        let mut opened = Opened::open(owner(), folder, disk, Settings::default(), Some(&founding)).unwrap();
         opened.applier = Applier::open(&MemoryStore::new()).unwrap();
         opened
     }

@@ -5,7 +5,7 @@ use super::engine::Engine;
 use super::guarded;
 use super::shared::{Shared, wall_clock};
 use quoin_consensus::GROUP;
-use quoin_core::system::{self, Alarm, AlarmKind, Operation};
+use quoin_core::system::{self, Alarm, AlarmKind, DiskClaim, Operation};
 use quoin_core::{Revision, Stamp, StoreError, View, history};
 use std::io;
 use std::sync::Arc;
@@ -71,7 +71,8 @@ fn compact(shared: &Arc<Shared>, runtime: &Handle) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Tells the cluster this node's name and client URLs, if the member record says otherwise.
+/// Tells the cluster this node's disk, unless it knows one, and its name and client URLs, if the member
+/// record says otherwise.
 fn introduce(shared: &Arc<Shared>, runtime: &Handle) -> Result<(), StoreError> {
     if shared.leader() == 0 {
         return Ok(());
@@ -81,6 +82,10 @@ fn introduce(shared: &Arc<Shared>, runtime: &Handle) -> Result<(), StoreError> {
     let Some(known) = system::members(view)?.into_iter().find(|member| member.id == shared.id) else {
         return Ok(());
     };
+    if known.disk == 0 {
+        let claim = DiskClaim { member: shared.id, disk: shared.disk, new: false };
+        propose(shared, runtime, Operation::ClaimDisk(claim));
+    }
     let current = system::Member {
         name: shared.settings.name.clone(),
         client_urls: shared.settings.client_urls.clone(),

@@ -1,16 +1,21 @@
-//! Whom a data folder belongs to: `identity.json`, written once, before anything else.
+//! Whom a data folder belongs to: `identity.json`, written before anything else.
+//!
+//! The folder's *disk* is a number drawn when the folder is made. It is in the log's segments and in the
+//! member's record too, so that a folder that was lost, in whole or in part, is not taken for the one
+//! that the cluster knows.
 
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::Path;
 
-/// The version of a data folder's layout that this program writes and reads.
-pub const LAYOUT_VERSION: u32 = 1;
+/// The version of a data folder's layout that this program writes. It reads version 1 too, which has no disk.
+pub const LAYOUT_VERSION: u32 = 2;
 const FILE: &str = "identity.json";
 
 /// The identity of a data folder.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Identity {
     /// The version of the folder's layout.
@@ -18,13 +23,23 @@ pub struct Identity {
     /// The cluster, in hexadecimal.
     #[serde(with = "hexadecimal")]
     pub cluster: u64,
-    /// The member, in hexadecimal.
+    /// The member, in hexadecimal. 0 until a node that joins has been told.
     #[serde(with = "hexadecimal")]
     pub id: u64,
     /// The node's name.
     pub name: String,
     /// Whether the node founded the cluster. If not, it joined.
     pub founder: bool,
+    /// The number drawn when the folder was made, in hexadecimal; 0 in layout 1.
+    #[serde(with = "hexadecimal", default)]
+    pub disk: u64,
+    /// Whether the node has a log here and may take part in its cluster: a founder once all others have
+    /// answered it, others once their disk was recorded.
+    #[serde(default)]
+    pub settled: bool,
+    /// The disks of the other founders by member, as they were told at the founding.
+    #[serde(default)]
+    pub founders: BTreeMap<u64, u64>,
 }
 
 mod hexadecimal {
@@ -56,9 +71,10 @@ impl Identity {
             io::Error::new(io::ErrorKind::InvalidData, format!("{}: {problem}", path.display()))
         };
         let identity: Self = serde_json::from_str(&text).map_err(|error| invalid(error.to_string()))?;
-        if identity.layout != LAYOUT_VERSION {
+        if ![1, LAYOUT_VERSION].contains(&identity.layout) {
             let layout = identity.layout;
-            let problem = format!("the folder has layout {layout}, and this program reads {LAYOUT_VERSION}");
+            let problem =
+                format!("the folder has layout {layout}, and this program reads 1 and {LAYOUT_VERSION}");
             return Err(invalid(problem));
         }
         Ok(Some(identity))
@@ -76,6 +92,11 @@ impl Identity {
         fs::rename(&temporary, folder.join(FILE))?;
         File::open(folder)?.sync_all()
     }
+}
+
+/// Draws the number of a new disk.
+pub(crate) fn draw_disk() -> u64 {
+    rand::random_range(1..=u64::MAX)
 }
 
 /// Hashes texts to a number other than 0, the same on every machine and in every version: 64-bit FNV-1a with
@@ -98,12 +119,28 @@ mod tests {
     fn an_identity_comes_back_as_written_and_numbers_are_pinned() {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(Identity::read(folder.path()).unwrap(), None);
-        let identity =
-            Identity { layout: 1, cluster: number_of(["a", "b"]), id: 7, name: "n".into(), founder: true };
+        let identity = Identity {
+            layout: 2,
+            cluster: number_of(["a", "b"]),
+            id: 7,
+            name: "n".into(),
+            ..Identity::default()
+        };
+        let identity = Identity { disk: 0xd, founders: [(3, u64::MAX)].into(), settled: true, ..identity };
         identity.write(folder.path()).unwrap();
         assert_eq!(Identity::read(folder.path()).unwrap(), Some(identity));
         assert_eq!(number_of(["a", "b"]), 0xab40_d782_0d40_8076);
         assert_ne!(number_of(["ab"]), number_of(["a", "b"]));
+    }
+
+    #[test]
+    fn an_identity_of_layout_1_has_no_disk() {
+        let folder = tempfile::tempdir().unwrap();
+        let text = r#"{"layout": 1, "cluster": "1", "id": "2", "name": "n", "founder": true}"#;
+        fs::write(folder.path().join(FILE), text).unwrap();
+        let expected =
+            Identity { layout: 1, cluster: 1, id: 2, name: "n".into(), founder: true, ..Identity::default() };
+        assert_eq!(Identity::read(folder.path()).unwrap(), Some(expected));
     }
 
     #[test]

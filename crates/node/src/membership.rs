@@ -2,26 +2,86 @@
 
 use crate::config::Config;
 use crate::error::{StartError, io_error};
-use crate::identity::{Identity, LAYOUT_VERSION, number_of};
+use crate::identity::{Identity, LAYOUT_VERSION, draw_disk, number_of};
 use quoin_consensus::greeting::identify as who_is_at;
 use quoin_core::system;
-use quoin_engine::Founding;
 use quoin_engine::join::{JoinAnswer, ask};
+use quoin_engine::{Founding, Owner, Settle};
 use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
 
 /// This node's identity, and peer addresses by id as far as they are known. A new node's identity is written
 /// to its folder.
 pub(crate) fn identify(config: &Config) -> Result<(Identity, BTreeMap<u64, String>), StartError> {
     let folder = &config.data_dir;
     let describe = |error| io_error(format!("reading the identity in {}", folder.display()), error);
-    if let Some(identity) = Identity::read(folder).map_err(describe)? {
-        check(config, &identity)?;
-        return Ok((identity, BTreeMap::new()));
+    let holds_log = holds_log(folder).map_err(describe)?;
+    let Some(mut identity) = Identity::read(folder).map_err(describe)? else {
+        if holds_log {
+            return Err(StartError::Identity(format!(
+                "{} holds a log, and its identity.json is gone: put it back, or delete the folder, remove \
+                the member and add it anew",
+                folder.display()
+            )));
+        }
+        return begin(config);
+    };
+    if identity.id == 0 {
+        // It was told to join, and was not told who it is.
+        return if config.join.is_empty() { begin(config) } else { join(config, identity) };
     }
-    let (identity, peers) = if config.join.is_empty() { founder(config) } else { join(config)? };
+    check(config, &identity)?;
+    if identity.layout < LAYOUT_VERSION {
+        identity = adopt(config, identity, holds_log)?;
+    }
+    if !identity.settled && !identity.founder {
+        return join(config, identity);
+    }
+    Ok((identity, BTreeMap::new()))
+}
+
+/// Whether `folder` holds segments of a log.
+fn holds_log(folder: &Path) -> io::Result<bool> {
+    let entries = match std::fs::read_dir(folder.join("log")) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        entries => entries?,
+    };
+    for entry in entries {
+        if entry?.path().extension().is_some_and(|extension| extension == "log") {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// The first start in an empty folder.
+fn begin(config: &Config) -> Result<(Identity, BTreeMap<u64, String>), StartError> {
+    if config.join.is_empty() {
+        let (identity, peers) = founder(config);
+        write(config, &identity)?;
+        return Ok((identity, peers));
+    }
+    let (name, disk) = (config.name.clone(), draw_disk());
+    let identity = Identity { layout: LAYOUT_VERSION, name, disk, ..Identity::default() };
+    // The disk is kept before anybody hears of it: if the answer is lost, it is asked for again.
+    write(config, &identity)?;
+    join(config, identity)
+}
+
+/// Gives a folder of layout 1 a disk. With its log there it has taken part, and goes on as what it was;
+/// the cluster records the disk once it hears of it. Without a log it may have lost it, and is let in
+/// like a new folder: not into a cluster that has heard of its member.
+fn adopt(config: &Config, identity: Identity, settled: bool) -> Result<Identity, StartError> {
+    let identity = Identity { layout: LAYOUT_VERSION, disk: draw_disk(), settled, ..identity };
+    write(config, &identity)?;
+    Ok(identity)
+}
+
+fn write(config: &Config, identity: &Identity) -> Result<(), StartError> {
+    let folder = &config.data_dir;
     let describe = |error| io_error(format!("writing the identity in {}", folder.display()), error);
-    identity.write(folder).map_err(describe)?;
-    Ok((identity, peers))
+    identity.write(folder).map_err(describe)
 }
 
 fn check(config: &Config, identity: &Identity) -> Result<(), StartError> {
@@ -33,7 +93,10 @@ fn check(config: &Config, identity: &Identity) -> Result<(), StartError> {
         )));
     }
     let described = cluster_id(config);
-    if identity.founder && !config.cluster.is_empty() && described != identity.cluster {
+    // A founder that has not taken part yet begins with the state that the settings describe.
+    let unsettled = identity.layout == LAYOUT_VERSION && !identity.settled;
+    let matters = identity.founder && (unsettled || !config.cluster.is_empty());
+    if matters && described != identity.cluster {
         return Err(StartError::Identity(format!(
             "{folder} belongs to cluster {:x}, and the settings cluster and cluster_token describe cluster \
              {described:x}: use this node's folder, or the founders' list with which the folder was made",
@@ -46,8 +109,8 @@ fn check(config: &Config, identity: &Identity) -> Result<(), StartError> {
             && found.cluster != identity.cluster
         {
             return Err(StartError::Identity(format!(
-                "{folder} belongs to cluster {:x}, and {address}, which the setting join names, to cluster {:x}: use this \
-                 node's folder, or delete this one to join the other cluster",
+                "{folder} belongs to cluster {:x}, and {address}, which the setting join names, to cluster \
+                {:x}: use this node's folder, or delete this one to join the other cluster",
                 identity.cluster, found.cluster
             )));
         }
@@ -75,6 +138,9 @@ pub(crate) fn founder(config: &Config) -> (Identity, BTreeMap<u64, String>) {
         id: member_id(config, &config.name),
         name: config.name.clone(),
         founder: true,
+        disk: draw_disk(),
+        settled: false,
+        founders: BTreeMap::new(),
     };
     (identity, peers)
 }
@@ -87,20 +153,32 @@ pub(crate) fn founding(config: &Config) -> Founding {
         peer_addresses: vec![address],
         client_urls: Vec::new(),
         learner: false,
+        disk: 0,
     };
     Founding::of(config.founders().into_iter().map(member).collect())
 }
 
-/// Asks the cluster which member this node is: the one with its peer address.
-fn join(config: &Config) -> Result<(Identity, BTreeMap<u64, String>), StartError> {
+/// Asks the cluster which member this node is: the one with its peer address. Its disk is recorded meanwhile.
+fn join(config: &Config, identity: Identity) -> Result<(Identity, BTreeMap<u64, String>), StartError> {
     let own = config.peer_address();
     let mut failures = Vec::new();
     for address in &config.join {
-        match ask(address, &own) {
-            Ok((cluster, JoinAnswer { member: Some(id), peers })) => {
-                let name = config.name.clone();
-                return Ok((Identity { layout: LAYOUT_VERSION, cluster, id, name, founder: false }, peers));
+        match ask(address, &own, identity.disk) {
+            Ok((cluster, JoinAnswer { member: Some(id), disk, peers })) if disk == identity.disk => {
+                let identity = Identity { cluster, id, ..identity };
+                write(config, &identity)?;
+                return Ok((identity, peers));
             }
+            Ok((_, JoinAnswer { member: Some(id), disk: 0, .. })) => failures.push(format!(
+                "{address}: member {id:x} has started before without a disk on record, or there is no \
+                leader to record this one: try again, or remove the member and add it anew"
+            )),
+            Ok((_, JoinAnswer { member: Some(id), disk, .. })) => failures.push(format!(
+                "{address}: member {id:x} is already bootstrapped on another disk ({disk:x}) than {:x}, \
+                which this data folder is on: put the old data folder back, or delete this one, remove the \
+                member and add it anew",
+                identity.disk
+            )),
             Ok((cluster, _)) => failures.push(format!(
                 "{address}: cluster {cluster:x} has no member with the peer address {own}; add it first (quoin cluster add)"
             )),
@@ -108,4 +186,92 @@ fn join(config: &Config) -> Result<(Identity, BTreeMap<u64, String>), StartError
         }
     }
     Err(StartError::Identity(format!("cannot join: {}", failures.join("; "))))
+}
+
+/// The replica's owner in the engine's terms.
+pub(crate) fn owner(identity: &Identity) -> Owner {
+    Owner {
+        cluster: identity.cluster,
+        id: identity.id,
+        disk: identity.disk,
+        settled: identity.settled,
+        disks: identity.founders.clone(),
+    }
+}
+
+/// How it is written down that the node may take part.
+pub(crate) fn settle(config: &Config, identity: Identity) -> Settle {
+    let folder = config.data_dir.clone();
+    Box::new(move |disks| Identity { settled: true, founders: disks.clone(), ..identity }.write(&folder))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(folder: &Path) -> Config {
+        Config { data_dir: folder.into(), ..Config::default() }
+    }
+
+    fn put_segment(folder: &Path) {
+        std::fs::create_dir_all(folder.join("log")).unwrap();
+        std::fs::write(folder.join("log/0000000000000001.log"), "").unwrap();
+    }
+
+    #[test]
+    fn a_new_folder_gets_a_disk_and_keeps_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = config(folder.path());
+        let (first, _) = identify(&config).unwrap();
+        assert!(first.disk != 0 && !first.settled && first.founder);
+        assert_eq!(identify(&config).unwrap().0, first);
+        settle(&config, first.clone())(&[(2, 3)].into()).unwrap();
+        let founders = BTreeMap::from([(2, 3)]);
+        assert_eq!(identify(&config).unwrap().0, Identity { settled: true, founders, ..first });
+    }
+
+    /// Such a folder was taken for an empty one.
+    #[test]
+    fn a_folder_with_a_log_and_without_an_identity_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        put_segment(folder.path());
+        let error = identify(&config(folder.path())).unwrap_err().to_string();
+        assert!(error.contains("identity.json is gone"), "{error}");
+    }
+
+    #[test]
+    fn a_folder_of_layout_1_is_given_a_disk_and_is_settled_if_it_has_a_log() {
+        for has_log in [false, true] {
+            let folder = tempfile::tempdir().unwrap();
+            let config = config(folder.path());
+            let (identity, _) = founder(&config);
+            let text = serde_json::json!({
+                "layout": 1,
+                "cluster": format!("{:x}", identity.cluster),
+                "id": format!("{:x}", identity.id),
+                "name": identity.name,
+                "founder": true,
+            });
+            std::fs::write(folder.path().join("identity.json"), text.to_string()).unwrap();
+            if has_log {
+                put_segment(folder.path());
+            }
+            let (adopted, _) = identify(&config).unwrap();
+            assert_eq!((adopted.layout, adopted.settled), (LAYOUT_VERSION, has_log));
+            assert_ne!(adopted.disk, 0);
+            assert_eq!(identify(&config).unwrap().0, adopted);
+        }
+    }
+
+    #[test]
+    fn a_node_that_joins_keeps_its_disk_until_it_is_answered() {
+        let folder = tempfile::tempdir().unwrap();
+        // Nobody listens there.
+        let config = Config { join: vec!["127.0.0.1:1".into()], ..config(folder.path()) };
+        let disk = || Identity::read(folder.path()).unwrap().unwrap().disk;
+        assert!(identify(&config).unwrap_err().to_string().contains("cannot join"));
+        let first = disk();
+        assert!(identify(&config).is_err());
+        assert_eq!(disk(), first);
+    }
 }

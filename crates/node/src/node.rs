@@ -9,8 +9,10 @@ use quoin_consensus::log::RealDisk;
 use quoin_engine::{Engine, Opened, Running};
 use quoin_library::{Keeper, Library};
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
 use std::sync::Arc;
 
 /// A running node.
@@ -90,14 +92,33 @@ fn listen(address: SocketAddr, what: &str) -> Result<TcpListener, StartError> {
 /// that it was told.
 fn open(config: &Config) -> Result<(Opened, BTreeMap<u64, String>), StartError> {
     let folder = &config.data_dir;
-    std::fs::create_dir_all(folder)
-        .map_err(|error| io_error(format!("creating {}", folder.display()), error))?;
+    create_durably(folder).map_err(|error| io_error(format!("creating {}", folder.display()), error))?;
     // Takes the folder's lock, before anything is read or written.
     let disk = RealDisk::open(&folder.join("log"))
         .map_err(|error| io_error(format!("opening {}", folder.join("log").display()), error))?;
     let (identity, peers) = membership::identify(config)?;
     let founding = identity.founder.then(|| membership::founding(config));
-    let who = (identity.cluster, identity.id);
-    let opened = Opened::open(who, folder, Arc::new(disk), config.engine_settings(), founding.as_ref())?;
+    let owner = membership::owner(&identity);
+    let settled = owner.settled;
+    let mut opened =
+        Opened::open(owner, folder, Arc::new(disk), config.engine_settings(), founding.as_ref())?;
+    if !settled {
+        opened = opened
+            .settle_with(identity.founder, membership::settle(config, identity))
+            .map_err(|error| io_error(format!("writing the identity in {}", folder.display()), error))?;
+    }
     Ok((opened, peers))
+}
+
+/// Creates a folder, and those above it, so that it is still there after a power failure.
+fn create_durably(folder: &Path) -> io::Result<()> {
+    if folder.is_dir() {
+        return Ok(());
+    }
+    let parent = folder.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    create_durably(parent)?;
+    match std::fs::create_dir(folder) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => File::open(parent)?.sync_all(),
+    }
 }

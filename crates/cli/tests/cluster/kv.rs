@@ -293,6 +293,39 @@ async fn members_are_added_promoted_and_removed_under_load() -> Result<()> {
     check_equal(&cluster, &rest).await
 }
 
+/// It founded again, voted again, and acknowledged writes were lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_founder_without_its_data_or_a_part_of_it_ends_and_says_what_to_do() -> Result<()> {
+    let mut cluster = start(SMALL)?;
+    let load = Load::start(&cluster, 4);
+    load.more(100).await?;
+    let lost = (cluster.leader()? + 1) % 3;
+    cluster.kill(lost)?;
+    let (folder, kept) = (cluster.data_dir(lost), cluster.folder().join("kept"));
+    for (part, reason) in [
+        ("", "is already bootstrapped"),
+        ("identity.json", "its identity.json is gone"),
+        ("log", "is gone from disk"),
+    ] {
+        let part = folder.join(part);
+        std::fs::rename(&part, &kept)?;
+        cluster.spawn(lost)?;
+        wait(reason, || async { cluster.log(lost).contains(reason) }).await?;
+        cluster.kill(lost)?;
+        if part.is_dir() {
+            std::fs::remove_dir_all(&part)?;
+        }
+        std::fs::rename(&kept, &part)?;
+    }
+    // With everything back it goes on.
+    cluster.restart(lost)?;
+    let acknowledged = load.end().await?;
+    for replica in 0..3 {
+        check_acknowledged(&cluster, replica, &acknowledged).await?;
+    }
+    check_equal(&cluster, &[0, 1, 2]).await
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_linearizable_read_on_any_replica_sees_what_was_acknowledged_before() -> Result<()> {
     let cluster = start(&[])?;

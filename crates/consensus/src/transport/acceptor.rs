@@ -174,6 +174,10 @@ impl Acceptor {
                 self.handler.join_asked(stream);
                 Ok(())
             }
+            Purpose::Found => {
+                self.handler.founding_asked(greeting.from, greeting.disk, stream);
+                Ok(())
+            }
             Purpose::Identify => Ok(()),
         }
     }
@@ -197,6 +201,10 @@ impl Acceptor {
         }
         if self.handler.is_removed(greeting.from) {
             return Judgment::of(Verdict::Removed);
+        }
+        // Invariant: One disk per member.
+        if self.handler.is_other_disk(greeting.from, greeting.disk) {
+            return Judgment::of(Verdict::OtherDisk);
         }
         match self.holders.claim(greeting, &self.addresses) {
             Ok(held) => Judgment { held: Some(held), ..Judgment::of(Verdict::Welcome) },

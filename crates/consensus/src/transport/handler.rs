@@ -15,8 +15,12 @@ pub trait Handler: Send + Sync + 'static {
     fn snapshot_offered(&self, from: u64, stream: TcpStream);
     /// A new node asks who it is. Runs on the connection's thread.
     fn join_asked(&self, stream: TcpStream);
+    /// A founder on `disk` asks how far the cluster is. Runs on the connection's thread.
+    fn founding_asked(&self, from: u64, disk: u64, stream: TcpStream);
     /// Whether `peer` has been removed from the cluster.
     fn is_removed(&self, peer: u64) -> bool;
+    /// Whether `peer` is known to run on another disk than `disk`.
+    fn is_other_disk(&self, peer: u64, disk: u64) -> bool;
     /// A peer has said that this node must not run, for `reason`.
     fn cast_out(&self, reason: &str);
 }

@@ -41,6 +41,8 @@ const RECONNECT_PAUSE_MAX: Duration = Duration::from_secs(2);
 /// The connections of one node.
 pub struct Transport {
     who: Who,
+    /// The disk that the member runs on.
+    disk: u64,
     address: String,
     group: GroupId,
     handler: Arc<dyn Handler>,
@@ -60,7 +62,7 @@ impl Transport {
     pub fn start(
         listener: TcpListener,
         address: String,
-        (cluster, id): (u64, u64),
+        (cluster, id, disk): (u64, u64, u64),
         group: GroupId,
         handler: Arc<dyn Handler>,
     ) -> io::Result<Arc<Self>> {
@@ -76,7 +78,7 @@ impl Transport {
         let accepting = Arc::clone(&acceptor);
         std::thread::Builder::new().name("peer-accept".into()).spawn(move || accepting.accept(&listener))?;
         let outboxes = Mutex::default();
-        Ok(Arc::new(Self { who, address, group, handler, outboxes, addresses, acceptor, counters }))
+        Ok(Arc::new(Self { who, disk, address, group, handler, outboxes, addresses, acceptor, counters }))
     }
 
     /// Sets the peers and their addresses. New ones are dialled, and the connections to missing ones closed.
@@ -124,19 +126,20 @@ impl Transport {
         sent
     }
 
-    /// Dials `peer` for a snapshot.
+    /// Dials `peer` for a connection other than the one for messages.
     ///
     /// # Errors
     /// The peer is unknown, does not answer, or refuses.
-    pub fn dial_snapshot(&self, peer: u64) -> io::Result<TcpStream> {
+    pub fn dial(&self, peer: u64, purpose: Purpose) -> Result<TcpStream, DialError> {
         let address = self.addresses.lock().get(&peer).cloned();
         let address = address.ok_or_else(|| io::Error::other(format!("member {peer:x} has no address")))?;
-        Ok(dial(&address, &self.greeting(Purpose::Snapshot, peer))?.0)
+        Ok(dial(&address, &self.greeting(purpose, peer))?.0)
     }
 
     fn greeting(&self, purpose: Purpose, to: u64) -> Greeting {
         let Who { cluster, id: from, incarnation } = self.who;
-        Greeting { purpose, cluster, from, to, incarnation, address: self.address.clone() }
+        let (disk, address) = (self.disk, self.address.clone());
+        Greeting { purpose, cluster, from, to, incarnation, disk, address }
     }
 
     /// Closes all connections and ends the threads. `listening_on` is the listener's address.

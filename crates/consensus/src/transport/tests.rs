@@ -15,6 +15,8 @@ struct Notes {
     received: Mutex<Vec<u64>>,
     cast_out: Mutex<Vec<String>>,
     changed: Condvar,
+    /// Members and disks that are not theirs.
+    other_disks: Mutex<Vec<(u64, u64)>>,
 }
 
 impl Handler for Notes {
@@ -27,8 +29,12 @@ impl Handler for Notes {
     fn lost(&self, _: u64) {}
     fn snapshot_offered(&self, _: u64, _: TcpStream) {}
     fn join_asked(&self, _: TcpStream) {}
+    fn founding_asked(&self, _: u64, _: u64, _: TcpStream) {}
     fn is_removed(&self, peer: u64) -> bool {
         self.removed.lock().contains(&peer)
+    }
+    fn is_other_disk(&self, peer: u64, disk: u64) -> bool {
+        self.other_disks.lock().contains(&(peer, disk))
     }
     fn cast_out(&self, reason: &str) {
         self.cast_out.lock().push(reason.into());
@@ -60,7 +66,7 @@ impl Process {
         let listening_on = listener.local_addr().unwrap();
         let (notes, address) = (Arc::new(Notes::default()), listening_on.to_string());
         let handler = Arc::clone(&notes) as _;
-        let transport = Transport::start(listener, address, (7, id), GroupId(1), handler).unwrap();
+        let transport = Transport::start(listener, address, (7, id, id), GroupId(1), handler).unwrap();
         Self { notes, transport, listening_on }
     }
 
@@ -104,6 +110,18 @@ fn the_second_process_with_an_id_is_told_who_holds_it() {
     assert!(second.wait_cast_out().contains("stop the wrong one"));
     // A process that dials its own id is told by the holder itself.
     assert!(second.dial(&first).unwrap_err().contains(&first.address()));
+}
+
+/// A member that came back with an empty disk was welcome.
+#[test]
+fn a_member_on_another_disk_than_the_known_one_is_told_and_ends() {
+    let (peer, member) = (Process::start(1), Process::start(2));
+    member.dial(&peer).unwrap();
+    // A process's disk is here its id.
+    peer.notes.other_disks.lock().push((2, 2));
+    assert!(member.dial(&peer).unwrap_err().contains("is already bootstrapped on another disk than 2"));
+    member.transport.set_peers(&BTreeMap::from([(1, peer.address())]));
+    assert!(member.wait_cast_out().contains("remove the member and add it anew"));
 }
 
 #[test]

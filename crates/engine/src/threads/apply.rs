@@ -118,6 +118,9 @@ impl ApplyThread {
         let view = View::new(&*published.store, published.progress.sequence);
         let mut addresses = BTreeMap::new();
         for member in system::members(view)? {
+            if member.disk != 0 {
+                self.note_disk(member.id, member.disk);
+            }
             if let Some(address) = member.peer_addresses.first() {
                 let address = address.strip_prefix("http://").unwrap_or(address);
                 addresses.insert(member.id, address.to_string());
@@ -134,6 +137,18 @@ impl ApplyThread {
         let no_space = system::alarms(view)?.iter().any(|alarm| alarm.kind() == system::AlarmKind::Nospace);
         self.shared.no_space_alarm.store(no_space, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// **Invariant: One disk per member.** A replica on another disk than the recorded one ends.
+    fn note_disk(&self, member: u64, disk: u64) {
+        self.shared.disks.lock().insert(member, disk);
+        if member == self.shared.id && disk != self.shared.disk {
+            self.shared.cast_out(&format!(
+                "this member is recorded on disk {disk:x}, and this data folder is on disk {:x}: put the \
+                data folder of that disk back, or delete this one, remove the member and add it anew",
+                self.shared.disk
+            ));
+        }
     }
 
     fn set_members(&self, addresses: BTreeMap<u64, String>) {

@@ -133,6 +133,11 @@ impl RaftThread {
     }
 
     fn tick(&mut self) {
+        if !self.shared.is_settled() {
+            // Invariant: One disk per member. Time does not pass for it, so it does not campaign.
+            self.replica.fail_queue(Lost::NoLeader);
+            return self.publish_status();
+        }
         self.replica.tick();
         self.work.extend([Work::Tick(self.replica.ticks())]);
         if self.replica.is_leader() {
@@ -212,7 +217,8 @@ impl RaftThread {
     /// between leaves a store that is ahead of its log, which the next start repairs; a log ahead of its
     /// store it could not.
     ///
-    /// False where the apply thread has ended before it replaced the store: then nothing may follow in the log.
+    /// False where the apply thread has ended before it replaced the store: then nothing may follow in
+    /// the log.
     fn install(&mut self) -> bool {
         let received = self.received.take().expect("only a snapshot that was offered is accepted");
         let (done, installed) = std::sync::mpsc::sync_channel(1);
@@ -249,6 +255,7 @@ impl Drop for RaftThread {
 mod tests {
     use super::*;
     use crate::Founding;
+    use crate::owner::Owner;
     use crate::settings::Settings;
     use crate::start::Opened;
     use crate::threads::log::LogThread;
@@ -264,7 +271,8 @@ mod tests {
         let member = |id| system::Member { id, ..system::Member::default() };
         let founding = Founding::of([1, 2, 3].map(member).into());
         let disk = Arc::new(SimDisk::new());
-        let opened = Opened::open((7, 1), folder.path(), disk, Settings::default(), Some(&founding)).unwrap();
+        let owner = Owner { cluster: 7, id: 1, disk: 9, ..Owner::default() };
+        let opened = Opened::open(owner, folder.path(), disk, Settings::default(), Some(&founding)).unwrap();
         let (shared, replica, _applier) = opened.into_parts();
         let (appends, work) = (Arc::new(Queue::default()), Arc::new(WorkQueue::default()));
         let mut raft = RaftThread::new(Arc::clone(&shared), replica, Arc::clone(&appends), Arc::clone(&work));

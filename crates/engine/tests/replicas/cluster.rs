@@ -4,13 +4,13 @@ use bytes::Bytes;
 use quoin_consensus::log::RealDisk;
 use quoin_core::{Command, Reply, Revision, kv, system};
 use quoin_engine::{
-    Consistency, Engine, Founding, HistoryConfig, Limits, LogConfig, Opened, ProposeError, RaftConfig,
-    ReadView, Running, Settings, StoreConfig,
+    Consistency, Engine, Founding, HistoryConfig, Limits, LogConfig, OpenError, Opened, Owner, ProposeError,
+    RaftConfig, ReadView, Running, Settings, StoreConfig,
 };
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -38,6 +38,9 @@ pub(crate) struct Member {
     pub(crate) address: SocketAddr,
     pub(crate) folder: TempDir,
     settings: Settings,
+    pub(crate) owner: Owner,
+    /// What its identity would say once it is settled: the disks of the other founders.
+    settled: Arc<Mutex<Option<BTreeMap<u64, u64>>>>,
     running: Option<Running>,
 }
 
@@ -47,7 +50,9 @@ impl Member {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let settings = Settings { name: format!("n{id}"), peer_address: address.to_string(), ..settings };
-        (Self { id, address, folder: tempfile::tempdir().unwrap(), settings, running: None }, listener)
+        let owner = Owner { cluster: CLUSTER, id, disk: 100 + id, ..Owner::default() };
+        let (folder, settled) = (tempfile::tempdir().unwrap(), Arc::default());
+        (Self { id, address, folder, settings, owner, settled, running: None }, listener)
     }
 
     /// Its record in the member list, as founders and those who add it write it.
@@ -58,6 +63,7 @@ impl Member {
             peer_addresses: vec![self.address.to_string()],
             client_urls: Vec::new(),
             learner,
+            disk: 0,
         }
     }
 
@@ -68,23 +74,56 @@ impl Member {
         founding: Option<&Founding>,
         known_peers: BTreeMap<u64, String>,
     ) {
-        let disk = Arc::new(RealDisk::open(&self.folder.path().join("log")).unwrap());
-        let (who, settings) = ((CLUSTER, self.id), self.settings.clone());
-        let opened = Opened::open(who, self.folder.path(), disk, settings, founding).unwrap();
+        let mut opened = self.open(founding).unwrap();
+        if !self.owner.settled {
+            let settled = Arc::clone(&self.settled);
+            let settle = move |disks: &BTreeMap<u64, u64>| {
+                *settled.lock().unwrap() = Some(disks.clone());
+                Ok(())
+            };
+            opened = opened.settle_with(founding.is_some(), Box::new(settle)).unwrap();
+        }
         self.running = Some(opened.start(listener, known_peers).unwrap());
+    }
+
+    /// Reads, or founds, what is on its disk.
+    pub(crate) fn open(&self, founding: Option<&Founding>) -> Result<Opened, OpenError> {
+        let disk = Arc::new(RealDisk::open(&self.folder.path().join("log")).unwrap());
+        Opened::open(self.owner.clone(), self.folder.path(), disk, self.settings.clone(), founding)
     }
 
     /// Starts it again after [`Self::stop`].
     pub(crate) async fn restart(&mut self) {
+        let listener = self.listen_again().await;
+        self.note_settled();
+        self.start(listener, None, BTreeMap::new());
+    }
+
+    /// What a start learns from its identity.
+    pub(crate) fn note_settled(&mut self) {
+        if let Some(disks) = self.settled.lock().unwrap().take() {
+            (self.owner.settled, self.owner.disks) = (true, disks);
+        }
+    }
+
+    /// Takes another disk, which is empty.
+    pub(crate) async fn lose_disk(&mut self) -> TcpListener {
+        let listener = self.listen_again().await;
+        self.folder = tempfile::tempdir().unwrap();
+        self.owner = Owner { cluster: CLUSTER, id: self.id, disk: 200 + self.id, ..Owner::default() };
+        *self.settled.lock().unwrap() = None;
+        listener
+    }
+
+    pub(crate) async fn listen_again(&self) -> TcpListener {
         self.wait_unlocked().await;
-        let listener = loop {
+        loop {
             // The port is free once the accepting thread of the former run has ended.
             if let Ok(listener) = TcpListener::bind(self.address) {
-                break listener;
+                return listener;
             }
             tokio::task::yield_now().await;
-        };
-        self.start(listener, None, BTreeMap::new());
+        }
     }
 
     pub(crate) fn running(&self) -> &Running {
@@ -125,19 +164,26 @@ impl Cluster {
         cluster
     }
 
-    /// As [`Self::start`], but starts only the first member: there is no majority.
+    /// As [`Self::start`], but starts only the first member, as one that the others know: there is no
+    /// majority.
     pub(crate) fn start_one_of(count: u64, settings: &Settings) -> Self {
         let (mut cluster, listeners, founding) = Self::found(count, settings);
         let listener = listeners.into_iter().next().unwrap();
-        cluster.members[0].start(listener, Some(&founding), BTreeMap::new());
+        let opened = cluster.members[0].open(Some(&founding)).unwrap();
+        cluster.members[0].running = Some(opened.start(listener, BTreeMap::new()).unwrap());
         cluster
     }
 
-    fn found(count: u64, settings: &Settings) -> (Self, Vec<TcpListener>, Founding) {
+    pub(crate) fn found(count: u64, settings: &Settings) -> (Self, Vec<TcpListener>, Founding) {
         let (members, listeners): (Vec<_>, Vec<_>) =
             (1..=count).map(|id| Member::new(id, settings.clone())).unzip();
         let founding = Founding::of(members.iter().map(|member| member.record(false)).collect());
         (Self { members }, listeners, founding)
+    }
+
+    /// What the founders began with.
+    pub(crate) fn founding(&self) -> Founding {
+        Founding::of(self.members.iter().map(|member| member.record(false)).collect())
     }
 
     pub(crate) fn member(&mut self, id: u64) -> &mut Member {

@@ -3,7 +3,7 @@
 use crate::cluster::{CLUSTER, in_time, put, put_of, read, settings, until};
 use quoin_consensus::log::SimDisk;
 use quoin_core::system;
-use quoin_engine::{Consistency, Engine, Founding, Opened, ProposeError, ReadError, Running};
+use quoin_engine::{Consistency, Engine, Founding, Opened, Owner, ProposeError, ReadError, Running};
 use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -13,8 +13,8 @@ use tempfile::TempDir;
 async fn start(disk: &Arc<SimDisk>) -> (TempDir, Running, Engine) {
     let folder = tempfile::tempdir().unwrap();
     let founding = Founding::of(vec![system::Member { id: 1, ..system::Member::default() }]);
-    let opened =
-        Opened::open((CLUSTER, 1), folder.path(), Arc::clone(disk) as _, settings(), Some(&founding));
+    let owner = Owner { cluster: CLUSTER, id: 1, disk: 1, ..Owner::default() };
+    let opened = Opened::open(owner, folder.path(), Arc::clone(disk) as _, settings(), Some(&founding));
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let running = opened.unwrap().start(listener, BTreeMap::new()).unwrap();
     let engine = running.engine();

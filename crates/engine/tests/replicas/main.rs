@@ -5,6 +5,7 @@
 
 mod admission;
 mod cluster;
+mod disks;
 mod faults;
 mod leadership;
 mod membership;

@@ -5,8 +5,8 @@ use quoin_core::system;
 use quoin_engine::join::{JoinAnswer, ask};
 use quoin_engine::{Engine, MemberChange, MemberError};
 
-async fn ask_at(address: String, own: String) -> (u64, JoinAnswer) {
-    let asking = tokio::task::spawn_blocking(move || ask(&address, &own));
+async fn ask_at(address: String, own: String, disk: u64) -> (u64, JoinAnswer) {
+    let asking = tokio::task::spawn_blocking(move || ask(&address, &own, disk));
     in_time("an answer to who asks", asking).await.unwrap().unwrap()
 }
 
@@ -24,7 +24,7 @@ async fn a_learner_joins_is_promoted_and_removed_and_told_so() {
     }
     let (mut newcomer, listener) = Member::new(4, settings());
     let (asked, own) = (cluster.members[0].address.to_string(), newcomer.address.to_string());
-    let unknown = ask_at(asked.clone(), own.clone()).await;
+    let unknown = ask_at(asked.clone(), own.clone(), 104).await;
     assert_eq!((unknown.0, unknown.1.member), (CLUSTER, None));
 
     let members = leader.change_members(MemberChange::Add(newcomer.record(true))).await.unwrap();
@@ -34,8 +34,11 @@ async fn a_learner_joins_is_promoted_and_removed_and_told_so() {
 
     let first = cluster.members[0].engine();
     until(&first, "the first member to apply the change", || first.members().unwrap().len() == 4).await;
-    let (_, answer) = ask_at(asked, own).await;
-    assert_eq!((answer.member, answer.peers.len()), (Some(4), 4));
+    let (_, answer) = ask_at(asked.clone(), own.clone(), 104).await;
+    assert_eq!((answer.member, answer.disk, answer.peers.len()), (Some(4), 104, 4));
+    // Its id is not given to another disk.
+    let (_, again) = ask_at(asked, own, 204).await;
+    assert_eq!((again.member, again.disk), (Some(4), 104));
     newcomer.start(listener, None, answer.peers);
     let joined = newcomer.engine();
     let in_sync = || progress_of(&leader, 4).is_some_and(|(matched, _)| matched >= leader.raft().committed);

@@ -37,7 +37,7 @@ async fn a_replica_that_lost_track_is_sent_a_snapshot() {
     member.wait_unlocked().await;
     let disk = RealDisk::open(&member.folder.path().join("log")).unwrap();
     let options =
-        Options { cluster: CLUSTER, node: away, disk: away, segment_bytes: 1 << 16, cache_bytes: 0 };
+        Options { cluster: CLUSTER, node: away, disk: 100 + away, segment_bytes: 1 << 16, cache_bytes: 0 };
     let log = Log::open(Arc::new(disk), options).unwrap();
     assert!(log.first_index(GROUP) > stopped_at.0 + 1, "its log goes on behind a snapshot");
     drop(log);

@@ -93,6 +93,7 @@ impl cluster_server::Cluster for Cluster {
             peer_addresses: peer_addresses(&request.peer_ur_ls)?,
             client_urls: Vec::new(),
             learner: request.is_learner,
+            disk: 0,
         };
         let members = self.change(MemberChange::Add(added.clone())).await?;
         let header = self.header();

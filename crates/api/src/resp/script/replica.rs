@@ -6,7 +6,8 @@ use crate::grpc::table::Table;
 use quoin_consensus::log::RealDisk;
 use quoin_core::system::{self, Alarm, AlarmKind, Member};
 use quoin_engine::{
-    Consistency, Engine, Founding, Limits, LogConfig, Opened, RaftConfig, Running, Settings, StoreConfig,
+    Consistency, Engine, Founding, Limits, LogConfig, Opened, Owner, RaftConfig, Running, Settings,
+    StoreConfig,
 };
 use quoin_library::{Keeper, Library, TableConfig};
 use quoin_proto::quoin::table::v1 as pb;
@@ -59,7 +60,8 @@ impl Replica {
         let disk = Arc::new(RealDisk::open(&folder.path().join("log")).unwrap());
         let member = Member { id: MEMBER, name: "alone".into(), ..Member::default() };
         let founding = Founding::of(vec![member]);
-        let opened = Opened::open((1, MEMBER), folder.path(), disk, settings(), Some(&founding)).unwrap();
+        let owner = Owner { cluster: 1, id: MEMBER, disk: 1, ..Owner::default() };
+        let opened = Opened::open(owner, folder.path(), disk, settings(), Some(&founding)).unwrap();
         let listen = || TcpListener::bind("127.0.0.1:0").unwrap();
         let running = opened.start(listen(), BTreeMap::new()).unwrap();
         let engine = running.engine();

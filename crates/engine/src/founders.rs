@@ -1,0 +1,124 @@
+//! How founders agree that a cluster begins, once.
+//!
+//! **Invariant: One disk per member.** A replica votes and acknowledges only from a disk that the others
+//! know for its member. A founder with an empty disk cannot know whether it is new or has lost what it
+//! had. So it takes no part before every other founder has answered it, over a connection greeted with
+//! [`Purpose::Found`], that it has not taken part itself, or that it knows this very disk from its own
+//! questions. Whoever once had a vote or an acknowledgment of the member from another disk has taken
+//! part, and does not know this one: then the member is told to end. A member that is added later claims
+//! its disk through the log before it starts: see `join.rs`.
+//!
+//! The question is the greeting, which names member and disk. The answer is an [`Answer`] in JSON.
+//!
+//! What it does not do: keep a majority from going on. Once a founder has had all answers it never asks
+//! again.
+
+use super::join::{read_sized, write_sized};
+use super::owner::Settle;
+use super::shared::Shared;
+use quoin_consensus::greeting::{DialError, Purpose};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::Duration;
+
+/// The pause between two rounds of questions: founders start when they like.
+const PAUSE: Duration = Duration::from_millis(200);
+/// How long an answer may take.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What a founder says to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Answer {
+    /// The disk of the one who answers.
+    disk: u64,
+    standing: Standing,
+}
+
+/// How far the one who answers is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Standing {
+    /// It has not taken part yet.
+    Fresh,
+    /// It has, and knows the disk of the one who asks.
+    Known,
+    /// It has, and does not.
+    Past,
+}
+
+/// The questions of a founder that starts for the first time.
+pub(crate) struct Founders {
+    /// The other founders.
+    pub(crate) others: BTreeSet<u64>,
+    pub(crate) settle: Settle,
+}
+
+impl Founders {
+    /// Asks until all others have answered, or until `stopped`.
+    pub(crate) fn ask(self, shared: &Arc<Shared>, stopped: &Receiver<()>) {
+        let mut disks = BTreeMap::new();
+        let mut told = String::new();
+        loop {
+            let mut missing = Vec::new();
+            for id in self.others.iter().filter(|id| !disks.contains_key(*id)).copied().collect::<Vec<_>>() {
+                match ask(shared, id) {
+                    Ok(Answer { standing: Standing::Past, .. }) => return shared.cast_out(&past(shared)),
+                    Ok(Answer { disk, .. }) => {
+                        disks.insert(id, disk);
+                    }
+                    Err(DialError::Refused { text, forever: true }) => return shared.cast_out(&text),
+                    Err(error) => missing.push(format!("{id:x}: {error}")),
+                }
+            }
+            if missing.is_empty() {
+                return shared.settle(disks, self.settle);
+            }
+            let text = missing.join("; ");
+            if text != told {
+                tracing::info!(
+                    missing = text,
+                    "waiting for the other founders: the cluster begins once all have answered"
+                );
+                told = text;
+            }
+            if stopped.recv_timeout(PAUSE) != Err(RecvTimeoutError::Timeout) {
+                return;
+            }
+        }
+    }
+}
+
+fn ask(shared: &Shared, founder: u64) -> Result<Answer, DialError> {
+    let mut stream = shared.transport().dial(founder, Purpose::Found)?;
+    stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+    Ok(serde_json::from_slice(&read_sized(&mut stream)?).map_err(io::Error::from)?)
+}
+
+/// Answers a founder that asks from `disk`.
+///
+/// # Errors
+/// The connection broke.
+pub(crate) fn answer(shared: &Shared, from: u64, disk: u64, stream: &mut TcpStream) -> io::Result<()> {
+    // Whoever has taken part once always has: a standing that changes meanwhile was true when it was read.
+    let standing = if !shared.is_settled() {
+        Standing::Fresh
+    } else if shared.disks.lock().get(&from) == Some(&disk) {
+        Standing::Known
+    } else {
+        Standing::Past
+    };
+    write_sized(stream, &serde_json::to_vec(&Answer { disk: shared.disk, standing })?)
+}
+
+fn past(shared: &Shared) -> String {
+    format!(
+        "the cluster is already bootstrapped, and its founder {:x} starts with an empty data folder: what \
+        it voted and acknowledged is not here. Put the old data folder back, or delete this one, remove \
+        the member and add it anew",
+        shared.id
+    )
+}
