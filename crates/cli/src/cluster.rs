@@ -84,7 +84,8 @@ pub(crate) async fn run(cluster: Cluster) -> Result<ExitCode> {
 }
 
 fn say(connection: &Connection, id: u64, what: &str) -> Result<ExitCode> {
-    connection.say(&json!({ "member": format!("{id:x}"), "outcome": what }), &format!("member {id:x} {what}"))
+    connection
+        .say(&json!({ "member": format!("{id:016x}"), "outcome": what }), &format!("member {id:016x} {what}"))
 }
 
 async fn members(connection: &Connection) -> Result<Vec<Member>> {
@@ -99,7 +100,8 @@ async fn find(connection: &Connection, wanted: &str) -> Result<Member> {
     if let Some(found) = members.iter().find(|member| Some(member.id) == id || member.name == wanted) {
         return Ok(found.clone());
     }
-    let known: Vec<_> = members.iter().map(|member| format!("{:x} ({})", member.id, member.name)).collect();
+    let known: Vec<_> =
+        members.iter().map(|member| format!("{:016x} ({})", member.id, member.name)).collect();
     outcome::refuse(format!("there is no member {wanted:?}; there are {}", known.join(", ")))
 }
 
@@ -119,13 +121,13 @@ async fn status(connection: &Connection) -> Result<()> {
             .iter()
             .map(|replica| {
                 json!({
-                    "id": format!("{:x}", replica.id), "name": replica.name, "role": role(replica.role()),
+                    "id": format!("{:016x}", replica.id), "name": replica.name, "role": role(replica.role()),
                     "peers": replica.peer_addresses, "clients": replica.client_urls,
                     "applied": replica.applied_index, "lag": replica.lag_entries, "matched": replica.matched_index,
                 })
             })
             .collect();
-        let cluster = format!("{:x}", header.cluster_id);
+        let cluster = format!("{:016x}", header.cluster_id);
         return output::json(
             &json!({ "cluster": cluster, "term": header.term, "revision": header.revision, "replicas": replicas }),
         );
@@ -136,7 +138,7 @@ async fn status(connection: &Connection) -> Result<()> {
         .iter()
         .map(|replica| {
             vec![
-                format!("{:x}", replica.id),
+                format!("{:016x}", replica.id),
                 replica.name.clone(),
                 role(replica.role()).into(),
                 number(replica.applied_index),
@@ -148,7 +150,7 @@ async fn status(connection: &Connection) -> Result<()> {
         .collect();
     writeln!(
         std::io::stdout(),
-        "cluster {:x}, term {}, revision {}",
+        "cluster {:016x}, term {}, revision {}",
         header.cluster_id,
         header.term,
         header.revision
@@ -174,9 +176,9 @@ async fn add(connection: &Connection, peer: &str, learner: bool) -> Result<ExitC
         .collect();
     let peer = url.trim_start_matches("http://");
     connection.say(
-        &json!({ "member": format!("{:x}", member.id), "learner": member.is_learner }),
+        &json!({ "member": format!("{:016x}", member.id), "learner": member.is_learner }),
         &format!(
-            "added member {:x}; start it with an empty data folder:\n  \
+            "added member {:016x}; start it with an empty data folder:\n  \
              quoin serve --name NAME --data-dir DIR --listen-peer {peer} --listen-client HOST:PORT --join {}",
             member.id,
             others.join(",")

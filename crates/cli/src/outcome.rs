@@ -82,13 +82,16 @@ fn is_servers_own(status: &Status) -> bool {
     ["etcdserver: ", "quoin: "].iter().any(|prefix| status.message().starts_with(prefix))
 }
 
-/// An error and its causes, outermost first. Of a server's status: its text, and the name of its code if
-/// `with_code`.
+/// An error and its causes, outermost first, each told once: some errors end with the text of their cause.
+/// Of a server's status: its text, and the name of its code if `with_code`.
 fn explain(error: &anyhow::Error, with_code: bool) -> String {
-    let mut texts = Vec::new();
+    let mut texts: Vec<String> = Vec::new();
     for cause in error.chain() {
         let Some(status) = cause.downcast_ref::<Status>() else {
-            texts.push(cause.to_string());
+            let text = cause.to_string().trim_end().to_owned();
+            if !texts.last().is_some_and(|last| last.ends_with(&text)) {
+                texts.push(text);
+            }
             continue;
         };
         let text = status.message().strip_prefix("quoin: ").unwrap_or(status.message());

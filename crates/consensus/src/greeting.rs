@@ -216,23 +216,23 @@ pub fn dial(address: &str, greeting: &Greeting) -> Result<(TcpStream, Who), Dial
     let text = match answer.verdict {
         0 => return Ok((stream, answer.who)),
         1 => format!(
-            "{address} belongs to cluster {cluster:x}, this node to {:x}: check the peer addresses and data \
+            "{address} belongs to cluster {cluster:016x}, this node to {:016x}: check the peer addresses and data \
              folders",
             greeting.cluster
         ),
-        2 => format!("{address} is member {id:x}, not {:x}: check the peer addresses", greeting.to),
+        2 => format!("{address} is member {id:016x}, not {:016x}: check the peer addresses", greeting.to),
         3 => format!("{address} is this node itself: check the peer addresses"),
         4 => format!(
-            "member {:x} was removed from cluster {cluster:x}: delete its data folder before adding it anew",
+            "member {:016x} was removed from cluster {cluster:016x}: delete its data folder before adding it anew",
             greeting.from
         ),
         5 => format!(
-            "another node runs as member {:x}, reached at {}: two nodes have one name and cluster, or \
+            "another node runs as member {:016x}, reached at {}: two nodes have one name and cluster, or \
             copies of one data folder; stop the wrong one",
             greeting.from, answer.rival
         ),
         6 => format!(
-            "member {:x} of cluster {cluster:x} is already bootstrapped on another disk than {:x}, which \
+            "member {:016x} of cluster {cluster:016x} is already bootstrapped on another disk than {:016x}, which \
             this data folder is on: what it voted and acknowledged there is not here. Put the old data \
             folder back, or delete this one, remove the member and add it anew",
             greeting.from, greeting.disk

@@ -50,7 +50,7 @@ pub struct Member {
 impl Member {
     /// Its name in messages: its own, or its id until it has one.
     pub fn label(&self) -> String {
-        if self.name.is_empty() { format!("{:x}", self.id) } else { self.name.clone() }
+        if self.name.is_empty() { format!("{:016x}", self.id) } else { self.name.clone() }
     }
 }
 

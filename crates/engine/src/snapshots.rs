@@ -31,9 +31,9 @@ pub(crate) fn send(shared: &Arc<Shared>, to: u64) {
         match &result {
             Ok((index, bytes)) => {
                 let seconds = begun.elapsed().as_secs_f64();
-                tracing::info!(to = format!("{to:x}"), index, bytes, seconds, "sent a snapshot");
+                tracing::info!(to = format!("{to:016x}"), index, bytes, seconds, "sent a snapshot");
             }
-            Err(error) => tracing::warn!(to = format!("{to:x}"), %error, "sending a snapshot"),
+            Err(error) => tracing::warn!(to = format!("{to:016x}"), %error, "sending a snapshot"),
         }
         sending.inbox.push(Input::SnapshotSent { to, success: result.is_ok() });
     });
@@ -74,7 +74,7 @@ pub(crate) fn receive(shared: &Shared, from: u64, mut stream: TcpStream) {
             // If the answer is lost, the leader learns from this replica's next messages how far it is.
             let _ = stream.write_all(&[RECEIVED]);
         }
-        Err(error) => tracing::warn!(from = format!("{from:x}"), %error, "receiving a snapshot"),
+        Err(error) => tracing::warn!(from = format!("{from:016x}"), %error, "receiving a snapshot"),
     }
 }
 

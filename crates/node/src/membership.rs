@@ -98,8 +98,8 @@ fn check(config: &Config, identity: &Identity) -> Result<(), StartError> {
     let matters = identity.founder && (unsettled || !config.cluster.is_empty());
     if matters && described != identity.cluster {
         return Err(StartError::Identity(format!(
-            "{folder} belongs to cluster {:x}, and the settings cluster and cluster_token describe cluster \
-             {described:x}: use this node's folder, or the founders' list with which the folder was made",
+            "{folder} belongs to cluster {:016x}, and the settings cluster and cluster_token describe cluster \
+             {described:016x}: use this node's folder, or the founders' list with which the folder was made",
             identity.cluster
         )));
     }
@@ -109,8 +109,8 @@ fn check(config: &Config, identity: &Identity) -> Result<(), StartError> {
             && found.cluster != identity.cluster
         {
             return Err(StartError::Identity(format!(
-                "{folder} belongs to cluster {:x}, and {address}, which the setting join names, to cluster \
-                {:x}: use this node's folder, or delete this one to join the other cluster",
+                "{folder} belongs to cluster {:016x}, and {address}, which the setting join names, to cluster \
+                {:016x}: use this node's folder, or delete this one to join the other cluster",
                 identity.cluster, found.cluster
             )));
         }
@@ -170,17 +170,17 @@ fn join(config: &Config, identity: Identity) -> Result<(Identity, BTreeMap<u64, 
                 return Ok((identity, peers));
             }
             Ok((_, JoinAnswer { member: Some(id), disk: 0, .. })) => failures.push(format!(
-                "{address}: member {id:x} has started before without a disk on record, or there is no \
+                "{address}: member {id:016x} has started before without a disk on record, or there is no \
                 leader to record this one: try again, or remove the member and add it anew"
             )),
             Ok((_, JoinAnswer { member: Some(id), disk, .. })) => failures.push(format!(
-                "{address}: member {id:x} is already bootstrapped on another disk ({disk:x}) than {:x}, \
+                "{address}: member {id:016x} is already bootstrapped on another disk ({disk:016x}) than {:016x}, \
                 which this data folder is on: put the old data folder back, or delete this one, remove the \
                 member and add it anew",
                 identity.disk
             )),
             Ok((cluster, _)) => failures.push(format!(
-                "{address}: cluster {cluster:x} has no member with the peer address {own}; add it first (quoin cluster add)"
+                "{address}: cluster {cluster:016x} has no member with the peer address {own}; add it first (quoin cluster add)"
             )),
             Err(error) => failures.push(format!("{address}: {error}")),
         }

@@ -50,8 +50,8 @@ impl Node {
             .map_err(|error| io_error("serving clients", error))?;
         tracing::info!(
             name,
-            member = format!("{:x}", engine.id()),
-            cluster = format!("{:x}", engine.cluster()),
+            member = format!("{:016x}", engine.id()),
+            cluster = format!("{:016x}", engine.cluster()),
             %clients,
             "started"
         );

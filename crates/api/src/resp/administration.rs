@@ -169,7 +169,7 @@ pub(super) fn info(session: &mut Session, _: &[Bytes]) -> Reply {
         ("process_id", std::process::id().to_string()),
         ("\r\n# Clients\r\nconnected_clients", server.connections().to_string()),
         ("\r\n# Replication\r\nrole", role.to_owned()),
-        ("quoin_leader", format!("{:x}", status.raft.leader)),
+        ("quoin_leader", format!("{:016x}", status.raft.leader)),
         ("quoin_applied_index", status.progress.index.to_string()),
         ("quoin_revision", status.progress.revision.to_string()),
         ("quoin_lag_ms", status.lag_ms.to_string()),

@@ -615,7 +615,7 @@ async fn a_member_that_was_removed_while_it_was_down_ends_when_it_comes_back() -
         cluster.wait_ready(replica)?;
     }
     let text = last_words(cluster.command(2))?;
-    let words = format!("member {gone:x} was removed from cluster");
+    let words = format!("member {gone:016x} was removed from cluster");
     ensure!(text.contains(&words) && text.contains("delete its data folder"), "{text}");
     Ok(())
 }

@@ -37,7 +37,7 @@ pub enum LogError {
     },
     /// The segment belongs to another node.
     #[error(
-        "{file} belongs to node {found_node:x} of cluster {found_cluster:x}, not to {node:x} of {cluster:x}"
+        "{file} belongs to node {found_node:016x} of cluster {found_cluster:016x}, not to {node:016x} of {cluster:016x}"
     )]
     Foreign {
         /// The segment.
@@ -53,7 +53,7 @@ pub enum LogError {
     },
     /// The segment was written on another disk.
     #[error(
-        "{file} was written by disk {found:x} of this member, and the data folder is of disk {disk:x}: \
+        "{file} was written by disk {found:016x} of this member, and the data folder is of disk {disk:016x}: \
         folders were mixed. Put back the log that belongs to the identity, or delete the data folder, \
         remove this member and add it anew"
     )]

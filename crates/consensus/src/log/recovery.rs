@@ -147,7 +147,7 @@ fn check_header(
         });
     }
     if header.number != number {
-        return Err(corrupt(name.into(), 0, format!("its header says it is segment {:x}", header.number)));
+        return Err(corrupt(name.into(), 0, format!("its header says it is segment {:016x}", header.number)));
     }
     if header.version == VERSION && header.disk != options.disk {
         return Err(LogError::OtherDisk { file: name.into(), found: header.disk, disk: options.disk });

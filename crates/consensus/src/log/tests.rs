@@ -258,7 +258,12 @@ fn a_foreign_segment_is_refused() {
     open(&disk).unwrap().append(&[entry(1, 1, 1)]).unwrap();
     let other = Options { node: 0xb, ..options() };
     let Err(error) = Log::open(Arc::clone(&disk) as _, other) else { panic!("a foreign log was opened") };
-    assert!(error.to_string().contains("belongs to node a of cluster c, not to b of c"), "{error}");
+    assert!(
+        error.to_string().contains(
+            "belongs to node 000000000000000a of cluster 000000000000000c, not to 000000000000000b of "
+        ),
+        "{error}"
+    );
 }
 
 #[test]

@@ -249,7 +249,7 @@ impl Replica {
     fn refuse(&mut self, from: u64, reason: &'static str) {
         self.refused += 1;
         if self.refused.is_power_of_two() {
-            let (from, total) = (format!("{from:x}"), self.refused);
+            let (from, total) = (format!("{from:016x}"), self.refused);
             tracing::warn!(from, reason, total, "dropped a malformed message of a peer");
         }
     }

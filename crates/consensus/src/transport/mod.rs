@@ -132,7 +132,8 @@ impl Transport {
     /// The peer is unknown, does not answer, or refuses.
     pub fn dial(&self, peer: u64, purpose: Purpose) -> Result<TcpStream, DialError> {
         let address = self.addresses.lock().get(&peer).cloned();
-        let address = address.ok_or_else(|| io::Error::other(format!("member {peer:x} has no address")))?;
+        let address =
+            address.ok_or_else(|| io::Error::other(format!("member {peer:016x} has no address")))?;
         Ok(dial(&address, &self.greeting(purpose, peer))?.0)
     }
 
@@ -159,7 +160,7 @@ impl Transport {
             let result = dial(&target, &self.greeting(Purpose::Frames, peer)).and_then(|(stream, _)| {
                 pause = RECONNECT_PAUSE;
                 last_error.clear();
-                tracing::debug!(peer = format!("{peer:x}"), target, "connected");
+                tracing::debug!(peer = format!("{peer:016x}"), target, "connected");
                 outbox.connected(stream.try_clone()?);
                 Ok(self.write_frames(&stream, outbox)?)
             });
@@ -171,7 +172,7 @@ impl Transport {
                     self.handler.cast_out(&text);
                 }
                 if text != last_error {
-                    let peer = format!("{peer:x}");
+                    let peer = format!("{peer:016x}");
                     tracing::warn!(peer, address = target, error = text, "peer connection");
                     last_error = text;
                 }

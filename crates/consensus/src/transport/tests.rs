@@ -100,7 +100,10 @@ fn the_second_process_with_an_id_is_told_who_holds_it() {
     let (peer, first, second) = (Process::start(1), Process::start(2), Process::start(2));
     let held = first.dial(&peer).unwrap();
     let refused = second.dial(&peer).unwrap_err();
-    assert!(refused.contains(&format!("as member 2, reached at {}", first.address())), "{refused}");
+    assert!(
+        refused.contains(&format!("as member 0000000000000002, reached at {}", first.address())),
+        "{refused}"
+    );
     // The first may dial as often as it likes.
     first.dial(&peer).unwrap();
     // A process at the member's address counts even without a connection.
@@ -158,7 +161,7 @@ fn a_member_that_is_connected_when_it_is_removed_is_told_so() {
         other.transport.send(1, frame(0));
         std::thread::yield_now();
     }
-    assert!(other.wait_cast_out().contains("member 2 was removed"));
+    assert!(other.wait_cast_out().contains("member 0000000000000002 was removed"));
 }
 
 fn frame(request: u64) -> PeerMessage {
@@ -192,14 +195,22 @@ fn messages_to_a_peer_that_pauses_reading_arrive_whole_and_in_order() {
 fn removed_members_and_strangers_are_told_why_they_are_refused() {
     let (peer, other) = (Process::start(1), Process::start(2));
     peer.notes.removed.lock().push(2);
-    assert!(other.dial(&peer).unwrap_err().contains("member 2 was removed from cluster 7"));
+    assert!(
+        other
+            .dial(&peer)
+            .unwrap_err()
+            .contains("member 0000000000000002 was removed from cluster 0000000000000007")
+    );
     other.transport.set_peers(&BTreeMap::from([(1, peer.address())]));
     assert!(other.wait_cast_out().contains("delete its data folder"));
     let third = Process::start(3);
     let greeting = third.transport.greeting(Purpose::Frames, 9);
     let refused = dial(&peer.address(), &greeting).unwrap_err().to_string();
-    assert!(refused.contains("is member 1, not 9"), "{refused}");
+    assert!(refused.contains("is member 0000000000000001, not 0000000000000009"), "{refused}");
     let greeting = Greeting { cluster: 8, ..third.transport.greeting(Purpose::Frames, 1) };
     let refused = dial(&peer.address(), &greeting).unwrap_err().to_string();
-    assert!(refused.contains("belongs to cluster 7, this node to 8"), "{refused}");
+    assert!(
+        refused.contains("belongs to cluster 0000000000000007, this node to 0000000000000008"),
+        "{refused}"
+    );
 }

@@ -158,7 +158,7 @@ fn info(library: &Library, members: &[Member], name: &str, state: &TableState) -
 
 fn version_info(library: &Library, members: &[Member], name: &str, version: &Version) -> pb::VersionInfo {
     let label = |id: u64| {
-        members.iter().find(|member| member.id == id).map_or_else(|| format!("{id:x}"), Member::label)
+        members.iter().find(|member| member.id == id).map_or_else(|| format!("{id:016x}"), Member::label)
     };
     let failed = |failure: &quoin_core::table::Failure| pb::NotReady {
         member: failure.member,
