@@ -4,11 +4,27 @@ use crate::output;
 use anyhow::{Result, bail};
 use clap::Args;
 use quoin_load::{client, seconds};
+use quoin_proto::quoin::v1::{Consistency, Local};
 use serde_json::Value;
 use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 use tonic::transport::Channel;
+
+/// Which state a command reads.
+#[derive(Args, Clone, Copy, Debug, Default)]
+pub(crate) struct Read {
+    /// Read this replica's own state, which may lag, without asking the leader
+    #[arg(long)]
+    pub(crate) local: bool,
+}
+
+impl Read {
+    /// As a request says it; without one, reads are linearizable.
+    pub(crate) fn consistency(self) -> Option<Consistency> {
+        self.local.then(|| Local::default().into())
+    }
+}
 
 /// Where the cluster is, and how answers are printed.
 #[derive(Args, Clone, Debug)]

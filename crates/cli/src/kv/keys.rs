@@ -1,15 +1,14 @@
 //! Reading and writing keys: get, put, del, cas, txn.
 
-use crate::connection::Connection;
+use super::client;
+use crate::connection::{Connection, Read};
 use crate::{outcome, output};
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
 use clap::Args;
 use quoin_proto::etcdserverpb as etcd;
-use quoin_proto::etcdserverpb::kv_client::KvClient;
 use quoin_proto::mvccpb::KeyValue;
 use quoin_proto::quoin::kv::v1 as quoin;
-use quoin_proto::quoin::kv::v1::kv_client::KvClient as QuoinKvClient;
 use serde_json::{Value, json};
 use std::io::Write;
 use std::process::ExitCode;
@@ -28,9 +27,8 @@ pub(crate) struct Get {
     /// Maximum number of keys; 0 is no limit
     #[arg(long, default_value_t = 0)]
     limit: i64,
-    /// Read this replica's own state, which may lag, without asking the leader
-    #[arg(long)]
-    local: bool,
+    #[command(flatten)]
+    read: Read,
     #[command(flatten)]
     connection: Connection,
 }
@@ -137,16 +135,16 @@ pub(super) fn as_json(kv: &KeyValue) -> Value {
 }
 
 pub(super) async fn get(get: Get) -> Result<ExitCode> {
-    let Get { key, prefix, revision, limit, local, connection } = get;
+    let Get { key, prefix, revision, limit, read, connection } = get;
     let request = etcd::RangeRequest {
         range_end: range_end(&key, prefix),
         key: key.into(),
         revision,
         limit,
-        serializable: local,
+        serializable: read.local,
         ..Default::default()
     };
-    let reply = KvClient::new(connection.any().await?).range(request).await?.into_inner();
+    let reply = client::etcd(&connection).await?.range(request).await?.into_inner();
     show(&connection, &reply.kvs)?;
     let missing = reply.kvs.is_empty() && !prefix;
     Ok(if missing { ExitCode::from(outcome::REFUSED) } else { ExitCode::SUCCESS })
@@ -184,7 +182,7 @@ pub(super) async fn put(put: Put) -> Result<ExitCode> {
         conditions: if_absent.then_some(absent).into_iter().collect(),
         ..Default::default()
     };
-    let reply = QuoinKvClient::new(connection.any().await?).put(request).await?.into_inner();
+    let reply = client::quoin(&connection).await?.put(request).await?.into_inner();
     if reply.outcome() != quoin::Outcome::Done {
         return outcome::refuse("the key exists");
     }
@@ -201,7 +199,7 @@ pub(super) async fn del(del: Del) -> Result<ExitCode> {
     let condition = |version| quoin::Condition { what: Some(quoin::condition::What::Version(version)) };
     let conditions = if_version.map(condition).into_iter().collect();
     let request = quoin::DeleteRequest { key: key.into(), conditions, return_deleted: true };
-    let reply = QuoinKvClient::new(connection.any().await?).delete(request).await?.into_inner();
+    let reply = client::quoin(&connection).await?.delete(request).await?.into_inner();
     match reply.outcome() {
         quoin::Outcome::Done if reply.existed => {
             let value = reply.deleted.map(|record| output::text(&record.value)).unwrap_or_default();
@@ -218,7 +216,7 @@ pub(super) async fn del(del: Del) -> Result<ExitCode> {
 async fn delete_prefix(prefix: &str, connection: &Connection) -> Result<ExitCode> {
     let key = prefix.to_owned().into();
     let request = etcd::DeleteRangeRequest { key, range_end: range_end(prefix, true), ..Default::default() };
-    let deleted = KvClient::new(connection.any().await?).delete_range(request).await?.into_inner().deleted;
+    let deleted = client::etcd(connection).await?.delete_range(request).await?.into_inner().deleted;
     let keys = if deleted == 1 { "key" } else { "keys" };
     connection.say(&json!({ "deleted": deleted }), &format!("deleted {deleted} {keys}"))
 }
@@ -257,7 +255,7 @@ async fn compare_and_write(
         success: then.iter().map(write).collect(),
         failure: otherwise.iter().map(write).collect(),
     };
-    let reply = KvClient::new(connection.any().await?).txn(request).await?.into_inner();
+    let reply = client::etcd(connection).await?.txn(request).await?.into_inner();
     if reply.succeeded {
         return connection.say(&json!({ "outcome": "done" }), "done");
     }

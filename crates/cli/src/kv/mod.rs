@@ -1,6 +1,7 @@
 //! `quoin kv`: keys from the shell. `keys.rs` reads and writes, `watch.rs` follows changes, `lock.rs` runs a
-//! command under a lock.
+//! command under a lock; `client.rs` is how they ask.
 
+mod client;
 mod keys;
 mod lock;
 mod watch;

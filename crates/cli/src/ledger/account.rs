@@ -1,7 +1,7 @@
 //! `quoin ledger account`: create, show, list, set.
 
-use super::client::{Client, client, find, halves, id_bytes, id_text, join};
-use crate::connection::Connection;
+use super::client::{Client, client, find, find_at, halves, id_bytes, id_text, join};
+use crate::connection::{Connection, Read};
 use crate::{outcome, output};
 use anyhow::{Context, Result, ensure};
 use clap::{Args, Subcommand, ValueEnum};
@@ -28,6 +28,8 @@ pub(crate) enum Account {
         #[arg(long, value_name = "MS", conflicts_with = "at_revision")]
         at_time_ms: Option<u64>,
         #[command(flatten)]
+        read: Read,
+        #[command(flatten)]
         connection: Connection,
     },
     /// List accounts
@@ -35,6 +37,8 @@ pub(crate) enum Account {
         /// Maximum number of accounts
         #[arg(long, default_value_t = 100)]
         limit: u32,
+        #[command(flatten)]
+        read: Read,
         #[command(flatten)]
         connection: Connection,
     },
@@ -99,13 +103,14 @@ pub(crate) enum Status {
 pub(super) async fn run(account: Account) -> Result<ExitCode> {
     match account {
         Account::Create(account) => create(account).await,
-        Account::Show { account, at_revision, at_time_ms, connection } => {
+        Account::Show { account, at_revision, at_time_ms, read, connection } => {
             let at = at_revision.map(At::Revision).or(at_time_ms.map(At::TimeMs));
-            let account = find(&mut client(&connection).await?, &account, at).await?;
+            let account = find_at(&mut client(&connection).await?, &account, at, read).await?;
             show(&connection, &[account])
         }
-        Account::List { limit, connection } => {
-            let request = pb::ListAccountsRequest { limit, ..Default::default() };
+        Account::List { limit, read, connection } => {
+            let consistency = read.consistency();
+            let request = pb::ListAccountsRequest { limit, consistency, ..Default::default() };
             let found = client(&connection).await?.list_accounts(request).await?.into_inner();
             show(&connection, &found.accounts)
         }
@@ -146,7 +151,7 @@ async fn create(account: Create) -> Result<ExitCode> {
 }
 
 async fn set(client: &mut Client, account: &str, status: Option<Status>, rule: &Rule) -> Result<pb::Account> {
-    let known = find(client, account, None).await?;
+    let known = find(client, account).await?;
     let status = status.map(|status| match status {
         Status::Active => pb::Status::Active,
         Status::Frozen => pb::Status::Frozen,

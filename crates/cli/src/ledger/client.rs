@@ -1,6 +1,6 @@
 //! Asking the ledger: the client, and accounts and ids as people write them.
 
-use crate::connection::Connection;
+use crate::connection::{Connection, Read};
 use crate::output;
 use anyhow::{Context, Result};
 use bytes::Bytes;
@@ -16,13 +16,23 @@ pub(super) async fn client(connection: &Connection) -> Result<Client> {
     Ok(quoin_load::client::ledger::ledger(connection.any().await?))
 }
 
-/// Finds an account by its number or id.
-pub(super) async fn find(client: &mut Client, account: &str, at: Option<At>) -> Result<pb::Account> {
+/// Finds an account by its number or id, as it is now.
+pub(super) async fn find(client: &mut Client, account: &str) -> Result<pb::Account> {
+    find_at(client, account, None, Read::default()).await
+}
+
+/// Finds an account by its number or id, with its balances at `at`.
+pub(super) async fn find_at(
+    client: &mut Client,
+    account: &str,
+    at: Option<At>,
+    read: Read,
+) -> Result<pb::Account> {
     let named = match Uuid::parse_str(account) {
         Ok(id) => Named::Id(id_bytes(id)),
         Err(_) => Named::Number(account.to_owned()),
     };
-    let request = pb::GetAccountRequest { account: Some(named), at, consistency: None };
+    let request = pb::GetAccountRequest { account: Some(named), at, consistency: read.consistency() };
     let found =
         client.get_account(request).await.with_context(|| format!("reading the account {account:?}"))?;
     found.into_inner().account.context("an answer without an account")

@@ -1,8 +1,8 @@
 //! `quoin ledger statement`: an account's transfers, with the balance after each.
 
 use super::account::{balance, locked};
-use super::client::{client, find, join, kind_name};
-use crate::connection::Connection;
+use super::client::{client, find_at, join, kind_name};
+use crate::connection::{Connection, Read};
 use crate::output;
 use anyhow::Result;
 use clap::Args;
@@ -20,14 +20,17 @@ pub(crate) struct Statement {
     #[arg(long, default_value_t = 20)]
     limit: u32,
     #[command(flatten)]
+    read: Read,
+    #[command(flatten)]
     connection: Connection,
 }
 
 pub(super) async fn statement(wanted: Statement) -> Result<ExitCode> {
-    let Statement { account, limit, connection } = wanted;
+    let Statement { account, limit, read, connection } = wanted;
     let mut client = client(&connection).await?;
-    let account = find(&mut client, &account, None).await?;
-    let request = pb::StatementRequest { id: account.id.clone(), limit, ..Default::default() };
+    let account = find_at(&mut client, &account, None, read).await?;
+    let (id, consistency) = (account.id.clone(), read.consistency());
+    let request = pb::StatementRequest { id, limit, consistency, ..Default::default() };
     let lines = client.statement(request).await?.into_inner().lines;
     let mut rows = Vec::with_capacity(lines.len());
     for line in lines {

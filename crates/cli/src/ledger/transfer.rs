@@ -70,8 +70,8 @@ pub(crate) struct Label {
 pub(super) async fn transfer(wanted: Transfer) -> Result<ExitCode> {
     let Transfer { debit, credit, amount, pending, timeout_ms, label, connection } = wanted;
     let mut client = client(&connection).await?;
-    let debit = find(&mut client, &debit, None).await?;
-    let credit = find(&mut client, &credit, None).await?;
+    let debit = find(&mut client, &debit).await?;
+    let credit = find(&mut client, &credit).await?;
     let (amount, amount_high) = halves(parse_amount(&amount, credit.scale)?);
     let transfer = pb::Transfer {
         kind: if pending { pb::Kind::Pending } else { pb::Kind::Single }.into(),
@@ -113,7 +113,7 @@ fn end(kind: pb::Kind, pending: Uuid) -> pb::Transfer {
 async fn scale_of(client: &mut Client, transfer: Uuid) -> Result<u32> {
     let request = pb::GetTransferRequest { id: id_bytes(transfer), consistency: None };
     let found = client.get_transfer(request).await?.into_inner().transfer.unwrap_or_default();
-    Ok(find(client, &id_text(&found.debit_account), None).await?.scale)
+    Ok(find(client, &id_text(&found.debit_account)).await?.scale)
 }
 
 async fn submit(

@@ -15,7 +15,7 @@ mod sink;
 mod text;
 mod watch;
 
-use crate::connection::Connection;
+use crate::connection::{Connection, Read};
 use anyhow::Result;
 use clap::Subcommand;
 use std::process::ExitCode;
@@ -38,6 +38,8 @@ pub(crate) enum Route {
     /// List nodes: which are alive, and up to which revision each has applied the rules
     Nodes {
         #[command(flatten)]
+        read: Read,
+        #[command(flatten)]
         connection: Connection,
     },
     /// Keep this host's copy of groups up to date: on disk, through a hook, or in Linux's tables
@@ -53,7 +55,7 @@ pub(crate) async fn run(route: Route) -> Result<ExitCode> {
         Route::Delete(delete) => rules::delete(delete).await,
         Route::Watch(watch) => watch::watch(watch).await,
         Route::Load(load) => load::run(load).await,
-        Route::Nodes { connection } => nodes::nodes(&connection).await,
+        Route::Nodes { read, connection } => nodes::nodes(read, &connection).await,
         Route::Agent(agent) => agent::run(agent).await,
     }
 }

@@ -1,16 +1,16 @@
 //! `quoin route nodes`: the hosts that run agents, whether they are alive, and how far they are.
 
 use super::client::client;
-use crate::connection::Connection;
+use crate::connection::{Connection, Read};
 use crate::output;
 use anyhow::Result;
 use quoin_proto::quoin::route::v1 as pb;
 use serde_json::json;
 use std::process::ExitCode;
 
-pub(super) async fn nodes(connection: &Connection) -> Result<ExitCode> {
+pub(super) async fn nodes(read: Read, connection: &Connection) -> Result<ExitCode> {
     let mut routes = client(connection.any().await?);
-    let reply = routes.nodes(pb::NodesRequest::default()).await?.into_inner();
+    let reply = routes.nodes(pb::NodesRequest { consistency: read.consistency() }).await?.into_inner();
     let newest = reply.header.map_or(0, |header| header.revision);
     let states = reply.nodes.into_iter().map(|state| (state.node.unwrap_or_default(), state.status));
     if connection.json {

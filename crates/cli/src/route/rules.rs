@@ -2,12 +2,11 @@
 
 use super::client::{client, parse_key};
 use super::text::RuleText;
-use crate::connection::Connection;
+use crate::connection::{Connection, Read};
 use crate::{outcome, output};
 use anyhow::{Result, bail, ensure};
 use clap::Args;
 use quoin_proto::quoin::route::v1 as pb;
-use quoin_proto::quoin::v1::Local;
 use serde_json::{Value, json};
 use std::io::Write;
 use std::process::ExitCode;
@@ -46,9 +45,8 @@ pub(crate) struct Get {
     /// Keys of rules, e.g. 100/10.0.0.1
     #[arg(required = true, value_name = "VNI/IP")]
     keys: Vec<String>,
-    /// Read this replica's own state, which may lag, without asking the leader
-    #[arg(long)]
-    local: bool,
+    #[command(flatten)]
+    read: Read,
     #[command(flatten)]
     connection: Connection,
 }
@@ -64,6 +62,8 @@ pub(crate) struct List {
     /// Maximum number of rules [default: all]
     #[arg(long)]
     limit: Option<usize>,
+    #[command(flatten)]
+    read: Read,
     #[command(flatten)]
     connection: Connection,
 }
@@ -116,15 +116,15 @@ pub(super) async fn put(request: Put) -> Result<ExitCode> {
 }
 
 pub(super) async fn get(get: Get) -> Result<ExitCode> {
-    let Get { keys, local, connection } = get;
+    let Get { keys, read, connection } = get;
     let mut lookups = Vec::with_capacity(keys.len());
     for (request_id, key) in keys.iter().enumerate() {
         let pb::RuleKey { vni, ip } = parse_key(key)?;
         lookups.push(pb::Lookup { request_id: request_id as u64, vni, ip });
     }
-    let consistency = local.then(|| Local::default().into());
     let mut routes = client(connection.any().await?);
-    let answers = routes.get(pb::GetRequest { lookups, consistency }).await?.into_inner().answers;
+    let answers =
+        routes.get(pb::GetRequest { lookups, consistency: read.consistency() }).await?.into_inner().answers;
     let found: Vec<pb::Rule> = answers.into_iter().filter_map(|answer| answer.rule).collect();
     show(&found, &connection)?;
     if found.len() < keys.len() {
@@ -135,7 +135,7 @@ pub(super) async fn get(get: Get) -> Result<ExitCode> {
 }
 
 pub(super) async fn list(list: List) -> Result<ExitCode> {
-    let List { of, revision, limit, connection } = list;
+    let List { of, revision, limit, read, connection } = list;
     let of = match (of.group, of.vni) {
         (Some(group), _) => pb::list_request::Of::Group(group),
         (None, Some(vni)) => pb::list_request::Of::Vni(vni),
@@ -143,7 +143,12 @@ pub(super) async fn list(list: List) -> Result<ExitCode> {
     };
     let limit = limit.unwrap_or(usize::MAX);
     let mut routes = client(connection.any().await?);
-    let mut request = pb::ListRequest { of: Some(of), revision, ..pb::ListRequest::default() };
+    let mut request = pb::ListRequest {
+        of: Some(of),
+        revision,
+        consistency: read.consistency(),
+        ..pb::ListRequest::default()
+    };
     let mut rules = Vec::new();
     loop {
         request.limit = PAGE.min(u32::try_from(limit - rules.len()).unwrap_or(PAGE)).max(1);

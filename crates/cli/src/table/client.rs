@@ -2,13 +2,11 @@
 
 use crate::connection::Connection;
 use anyhow::Result;
+use quoin_load::client::ANSWER_BYTES_MAX;
 use quoin_proto::quoin::table::v1 as pb;
 use quoin_proto::quoin::table::v1::table_client::TableClient;
 use serde_json::json;
 use tonic::transport::Channel;
-
-/// Maximum bytes of an answer: a page of changes may be larger than other answers.
-const ANSWER_BYTES_MAX: usize = 256 << 20;
 
 pub(super) async fn client(connection: &Connection) -> Result<TableClient<Channel>> {
     Ok(TableClient::new(connection.any().await?).max_decoding_message_size(ANSWER_BYTES_MAX))

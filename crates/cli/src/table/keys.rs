@@ -1,7 +1,7 @@
 //! Keys of the active version: look up, set, delete.
 
 use super::client::{client, say};
-use crate::connection::Connection;
+use crate::connection::{Connection, Read};
 use crate::output;
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
@@ -20,6 +20,8 @@ pub(crate) struct Lookup {
     /// How to show values
     #[arg(long, value_enum, default_value_t = Shown::Text)]
     show: Shown,
+    #[command(flatten)]
+    read: Read,
     #[command(flatten)]
     connection: Connection,
 }
@@ -62,11 +64,11 @@ pub(crate) struct Del {
 }
 
 pub(super) async fn lookup(arguments: Lookup) -> Result<()> {
-    let Lookup { table, keys, show, connection } = arguments;
+    let Lookup { table, keys, show, read, connection } = arguments;
     let form = if show == Shown::F32 { pb::Form::F32 } else { pb::Form::Stored };
     let request = pb::LookupRequest {
         tables: vec![pb::Keys { table, keys: keys.clone(), form: form.into() }],
-        consistency: None,
+        consistency: read.consistency(),
     };
     let response = client(&connection).await?.lookup(request).await?.into_inner();
     let [values] = response.tables.as_slice() else {

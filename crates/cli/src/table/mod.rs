@@ -35,7 +35,7 @@ pub(crate) enum Table {
     Versions(versions::Versions),
     /// Drop a version, or a whole table
     Drop(versions::Drop),
-    /// Look up keys, linearizable
+    /// Look up keys
     Lookup(keys::Lookup),
     /// Set keys over the active version
     Set(keys::Set),

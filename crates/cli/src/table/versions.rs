@@ -1,7 +1,7 @@
 //! Versions of tables on a cluster: publish, activate, roll back, list, drop.
 
 use super::client::{client, say};
-use crate::connection::Connection;
+use crate::connection::{Connection, Read};
 use crate::{outcome, output};
 use anyhow::{Context, Result, ensure};
 use clap::Args;
@@ -76,6 +76,8 @@ pub(crate) struct Versions {
     /// Show only this table
     table: Option<String>,
     #[command(flatten)]
+    read: Read,
+    #[command(flatten)]
     connection: Connection,
 }
 
@@ -143,8 +145,9 @@ pub(super) async fn drop(arguments: Drop) -> Result<()> {
 }
 
 pub(super) async fn versions(arguments: Versions) -> Result<()> {
-    let Versions { table, connection } = arguments;
-    let request = pb::ListRequest { table: table.clone().unwrap_or_default(), consistency: None };
+    let Versions { table, read, connection } = arguments;
+    let request =
+        pb::ListRequest { table: table.clone().unwrap_or_default(), consistency: read.consistency() };
     let tables = client(&connection).await?.list(request).await?.into_inner().tables;
     if let (Some(name), true) = (&table, tables.is_empty()) {
         return outcome::refuse(format!("there is no table {name:?}"));
@@ -211,10 +214,10 @@ fn as_json(table: &pb::TableInfo) -> serde_json::Value {
             .iter()
             .map(|failure| {
                 let pb::NotReady { member, reason, transient, name } = failure;
-                json!({ "member": format!("{member:x}"), "name": name, "reason": reason, "transient": transient })
+                json!({ "member": format!("{member:016x}"), "name": name, "reason": reason, "transient": transient })
             })
             .collect();
-        let ready: Vec<String> = info.ready_members.iter().map(|member| format!("{member:x}")).collect();
+        let ready: Vec<String> = info.ready_members.iter().map(|member| format!("{member:016x}")).collect();
         json!({
             "version": info.version, "id": info.id, "below": info.below, "location": info.location,
             "keys": info.keys, "deleted": info.deleted, "bytes": info.bytes, "shards": info.shards,

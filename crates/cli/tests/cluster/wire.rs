@@ -4,6 +4,8 @@ use crate::harness::{Cluster, endpoint, start, wait};
 use crate::ledger::{ask, status_of};
 use crate::table::{Resp, build_base, local_list, path, quoin};
 use anyhow::{Context, Result, bail, ensure};
+use quoin_proto::etcdserverpb as etcd;
+use quoin_proto::etcdserverpb::kv_client::KvClient as EtcdClient;
 use quoin_proto::quoin::kv::v1::kv_client::KvClient;
 use quoin_proto::quoin::ledger::v1::ledger_client::LedgerClient;
 use quoin_proto::quoin::route::v1::route_client::RouteClient;
@@ -17,6 +19,18 @@ use tonic::{Code, Status};
 /// Longer than a replica waits for a leader before it refuses a read.
 const TIMEOUT: Duration = Duration::from_secs(30);
 const NUMBER: &str = "@world/EUR";
+
+/// The commands that read; `quoin kv get` and `quoin route get` refuse where nothing is found.
+const READ_COMMANDS: &[&str] = &[
+    "kv get --prefix k",
+    "route list --vni 1",
+    "route nodes",
+    "table lookup t 7",
+    "table versions t",
+    "ledger account show alice",
+    "ledger account list",
+    "ledger statement alice",
+];
 
 async fn patient_channel(cluster: &Cluster, replica: usize) -> Result<Channel> {
     Ok(endpoint(&cluster.client_address(replica))?.timeout(TIMEOUT).connect().await?)
@@ -80,6 +94,10 @@ async fn without_a_majority_local_reads_are_answered_and_all_others_refused_in_e
     for (name, read) in reads(&channel, local).await {
         read.with_context(|| format!("{name}, local"))?;
     }
+    for command in READ_COMMANDS {
+        let asked = [*command, "--local --endpoints", &cluster.client_address(0)].join(" ");
+        quoin(&asked.split(' ').collect::<Vec<_>>())?;
+    }
     for consistency in [None, Some(Consistency::default())] {
         for (name, read) in reads(&channel, consistency).await {
             match read {
@@ -108,6 +126,20 @@ async fn without_a_majority_local_reads_are_answered_and_all_others_refused_in_e
     redis.says(&[b"TABLE.LIST"], b"*1\r\n$1\r\nt\r\n")?;
     redis.says(&[b"READWRITE"], b"+OK\r\n")?;
     redis.says(&[b"TABLE.LIST"], b"-CLUSTERDOWN ")
+}
+
+/// tonic's clients refuse answers above 4 MiB unless told otherwise.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_listing_of_several_mebibytes_is_read_whole() -> Result<()> {
+    let cluster = start(&[])?;
+    let mut kv = EtcdClient::new(patient_channel(&cluster, 0).await?);
+    for key in ["a", "b", "c", "d", "e"] {
+        let value = vec![b'v'; 1 << 20].into();
+        kv.put(etcd::PutRequest { key: key.into(), value, ..Default::default() }).await?;
+    }
+    let listed = quoin(&["kv", "get", "", "--prefix", "--endpoints", &cluster.endpoints()])?;
+    ensure!(listed.len() > 5 << 20, "only {} bytes were printed", listed.len());
+    Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]

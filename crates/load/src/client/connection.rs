@@ -8,8 +8,9 @@ use std::time::Duration;
 use tonic::Streaming;
 use tonic::transport::{Channel, Endpoint};
 
-/// Maximum bytes of an answer that clients accept, where tonic's default of 4 MiB is too small.
-pub const ANSWER_BYTES_MAX: usize = 64 << 20;
+/// Maximum bytes of an answer that clients accept, as in etcd's clients: servers bound their answers
+/// (`limits.response_bytes_max`, in bytes of keys and values). tonic's default is 4 MiB.
+pub const ANSWER_BYTES_MAX: usize = i32::MAX as usize;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// HTTP/2's default windows of 64 KiB would limit streams and large answers.
