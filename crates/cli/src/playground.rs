@@ -1,8 +1,9 @@
 //! `quoin playground`: a cluster of processes on loopback, to try out, to test and to measure.
 
+use crate::settings::Settings;
 use anyhow::{Context, Result};
-use clap::Args;
-use quoin_load::cluster::Cluster;
+use clap::{Args, Command, FromArgMatches};
+use quoin_load::cluster::{Cluster, free_port_base};
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::PathBuf;
@@ -21,7 +22,8 @@ pub(crate) struct Playground {
     /// Folder of the replicas' data and logs; existing data is used again
     #[arg(long, value_name = "DIR")]
     dir: PathBuf,
-    /// First port; each replica takes ten: clients (gRPC), peers, HTTP, Redis's protocol, and six spare
+    /// First port, or 0 for free ones; each replica takes ten: clients (gRPC), peers, HTTP, Redis's protocol,
+    /// and six spare
     #[arg(long, default_value_t = 23790, value_name = "PORT")]
     port_base: u16,
     /// Write the addresses and process ids to this file, as JSON, once all replicas are ready
@@ -39,12 +41,24 @@ fn replicas(text: &str) -> Result<u16, String> {
     }
 }
 
+/// Checks the replicas' settings here: a replica would say what is wrong in its log alone.
+fn check(serve: &[String]) -> Result<()> {
+    let command = Settings::augment_args(Command::new("serve"));
+    // Replicas do not get this process's settings.
+    let matches = command.mut_args(|flag| flag.env(None::<&str>)).try_get_matches_from(serve)?;
+    Settings::from_arg_matches(&matches)?.resolve()?;
+    Ok(())
+}
+
 /// Runs the cluster until Ctrl-C or SIGTERM.
 pub(crate) async fn run(playground: Playground) -> Result<()> {
     let Playground { replicas, dir, port_base, endpoints_file, settings } = playground;
+    let port_base = if port_base == 0 { free_port_base(replicas)? } else { port_base };
     let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
     let program = std::env::current_exe().context("finding this program")?;
-    let mut running = Cluster { program, replicas, dir: dir.clone(), port_base, settings }.start().await?;
+    let cluster = Cluster { program, replicas, dir: dir.clone(), port_base, settings };
+    check(&cluster.arguments(0))?;
+    let mut running = cluster.start().await?;
     let endpoints = running.endpoints();
     if let Some(file) = endpoints_file {
         endpoints.write(&file)?;

@@ -7,7 +7,7 @@
 use anyhow::{Context, Result, bail};
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, ValueHint};
 use quoin_node::Config;
-use quoin_node::config::SETTINGS;
+use quoin_node::config::{ConfigError, SETTINGS, check_number};
 use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
@@ -34,7 +34,7 @@ impl Args for Settings {
         );
         SETTINGS.iter().fold(command, |command, (path, help)| {
             let arg = Arg::new(*path).long(flag(path)).env(variable(path)).value_name("VALUE").help(*help);
-            command.arg(arg.hide_env_values(true))
+            command.arg(arg.hide_env_values(true).allow_negative_numbers(true))
         })
     }
 
@@ -83,9 +83,25 @@ impl Settings {
 /// Reads a settings file; an unknown key is an error.
 fn read(file: &Path) -> Result<Table> {
     let text = std::fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))?;
+    let table =
+        toml::from_str(&text).with_context(|| format!("{} is not a settings file", file.display()))?;
+    check_numbers("", &table).with_context(|| file.display().to_string())?;
     // Parsed twice: this one reports unknown keys with their place in the file.
     toml::from_str::<Config>(&text).with_context(|| format!("{} is not a settings file", file.display()))?;
-    toml::from_str(&text).with_context(|| format!("reading {}", file.display()))
+    Ok(table)
+}
+
+/// Checks numbers before they are converted, which would refuse them without their setting and range.
+fn check_numbers(section: &str, table: &Table) -> Result<(), ConfigError> {
+    for (name, value) in table {
+        let path = format!("{section}{name}");
+        match value {
+            Value::Integer(number) => check_number(&path, (*number).into())?,
+            Value::Table(inner) => check_numbers(&format!("{path}."), inner)?,
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 fn merge(base: &mut Table, over: Table) {
@@ -98,24 +114,30 @@ fn merge(base: &mut Table, over: Table) {
 }
 
 fn set(table: &mut Table, path: &str, text: &str) -> Result<()> {
-    let (name, table) = match path.split_once('.') {
+    let (name, section) = match path.split_once('.') {
         Some((section, name)) => match table.get_mut(section) {
             Some(Value::Table(inner)) => (name, inner),
             _ => bail!("there is no section {section}"),
         },
-        None => (path, table),
+        None => (path, &mut *table),
     };
-    let value = table.get(name).context("there is no such setting")?;
-    let value = parse(value, text)?;
-    table.insert(name.into(), value);
-    Ok(())
+    let value = section.get(name).context("there is no such setting")?;
+    let value = parse(path, value, text)?;
+    section.insert(name.into(), value);
+    // Everything else is as it was: what is wrong now is this value.
+    let wrong = table.clone().try_into::<Config>().err();
+    wrong.map_or(Ok(()), |error| bail!("{}", error.message()))
 }
 
-/// Parses `text` as a value of the same type as `like`.
-fn parse(like: &Value, text: &str) -> Result<Value> {
+/// Parses `text` as a value of the setting at `path`, of the same type as `like`.
+fn parse(path: &str, like: &Value, text: &str) -> Result<Value> {
     let items = || text.split(',').filter(|item| !item.is_empty());
     Ok(match like {
-        Value::Integer(_) => Value::Integer(text.parse().context("must be a whole number")?),
+        Value::Integer(_) => {
+            let number: i128 = text.parse().context("must be a whole number")?;
+            check_number(path, number)?;
+            Value::Integer(i64::try_from(number).context("is too large")?)
+        }
         Value::Boolean(_) => Value::Boolean(text.parse().context("must be true or false")?),
         Value::Array(_) => Value::Array(items().map(|item| Value::String(item.into())).collect()),
         Value::Table(_) => {
@@ -161,6 +183,24 @@ mod tests {
             format!("{error:#}"),
             "--raft-tick-ms \"soon\": must be a whole number: invalid digit found in string"
         );
+    }
+
+    #[test]
+    fn an_impossible_value_is_refused_with_its_setting_value_and_range_wherever_it_is_given() {
+        let range = "it must be at least 1 and at most 1000";
+        for value in ["0", "-1", "1001", "9223372036854775807", "9223372036854775808"] {
+            let error = format!("{:#}", settings(&[("raft.tick_ms", value)]).resolve().unwrap_err());
+            assert_eq!(error, format!("--raft-tick-ms \"{value}\": raft.tick_ms: is {value}; {range}"));
+        }
+        let error = format!("{:#}", settings(&[("listen_client", "here")]).resolve().unwrap_err());
+        assert_eq!(error, "--listen-client \"here\": invalid socket address syntax");
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("quoin.toml");
+        for value in ["0", "-1", "1001"] {
+            std::fs::write(&file, format!("[raft]\ntick_ms = {value}\n")).unwrap();
+            let error = format!("{:#}", Settings::of_file(file.clone()).resolve().unwrap_err());
+            assert_eq!(error, format!("{}: raft.tick_ms: is {value}; {range}", file.display()));
+        }
     }
 
     #[test]

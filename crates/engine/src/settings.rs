@@ -4,8 +4,8 @@ use quoin_consensus::replica::Options;
 use quoin_store::StoreOptions;
 
 /// Declares a struct of settings. Each field's doc comment is also its help text, so a setting is described
-/// once; it states the unit, the default and the bounds, and a test of the node's configuration compares it
-/// with what is in force.
+/// once; it states the unit, the default and, of a number, its range, and a test of the node's configuration
+/// compares it with what is in force.
 ///
 /// The struct gets serde's traits, with defaults for missing fields and an error for unknown ones, and an
 /// associated constant `SETTINGS`: path and help text of each field. `$prefix` begins the paths.
@@ -62,18 +62,20 @@ pub struct Settings {
 settings! {
     /// Timing and batching of the consensus.
     pub struct RaftConfig in "raft." {
-        /// Milliseconds in a tick. Default 50, at least 1.
+        /// Milliseconds in a tick. Default 50, at least 1, at most 1000.
         pub tick_ms: u64 = 50,
-        /// Ticks between a leader's heartbeats. Default 2, at least 1.
+        /// Ticks between a leader's heartbeats. Default 2, at least 1, at most 100.
         pub heartbeat_ticks: usize = 2,
         /// Ticks without a leader before an election; each replica draws between one and two of these.
-        /// Default 8, and more than raft.heartbeat_ticks.
+        /// Default 8, at least 2, at most 1000, and more than raft.heartbeat_ticks.
         pub election_ticks: usize = 8,
-        /// Maximum commands in one log entry. Default 4096, at least 1.
+        /// Maximum commands in one log entry. Default 4096, at least 1, at most 1000000.
         pub batch_commands_max: usize = 4096,
-        /// Bytes after which a log entry takes no more commands. Default 1 MiB, at least 1, at most 16 MiB.
+        /// Bytes after which a log entry takes no more commands. Default 1 MiB, at least 1 KiB, at most 16
+        /// MiB.
         pub batch_bytes_max: usize = 1 << 20,
-        /// Maximum log entries of a leader that its own disk is writing at once. Default 2, at least 1.
+        /// Maximum log entries of a leader that its own disk is writing at once. Default 2, at least 1, at
+        /// most 64.
         pub batches_in_flight_max: usize = 2,
         /// Serve linearizable reads by the leader's lease, without asking a majority: faster, and stale for
         /// up to an election timeout after a leader was cut off, or longer if clocks run at different speeds.
@@ -85,12 +87,13 @@ settings! {
 settings! {
     /// The log on disk.
     pub struct LogConfig in "log." {
-        /// Bytes of a segment file. Default 64 MiB, at least 1 MiB.
+        /// Bytes of a segment file. Default 64 MiB, at least 1 MiB, at most 1 GiB.
         pub segment_bytes: u64 = 64 << 20,
-        /// Bytes of the newest entries that are kept in memory for followers. Default 64 MiB.
+        /// Bytes of the newest entries that are kept in memory for followers. Default 64 MiB, at least 0, at
+        /// most 1 TiB.
         pub cache_bytes: usize = 64 << 20,
         /// Bytes above which the log is purged, in whole segments; a replica that needs an older entry gets a
-        /// snapshot. Default 256 MiB.
+        /// snapshot. Default 256 MiB, at least 0, at most 1024 TiB.
         pub keep_bytes: u64 = 256 << 20,
     }
 }
@@ -99,15 +102,16 @@ settings! {
     /// The store on disk.
     pub struct StoreConfig in "store." {
         /// Bytes of file blocks that are kept in memory; recently read values take up to a quarter of this on
-        /// top. Default 256 MiB.
+        /// top. Default 256 MiB, at least 0, at most 16 TiB.
         pub cache_bytes: u64 = 256 << 20,
         /// Bytes of writes that are gathered in memory before they go to disk; up to four times this are in
-        /// memory at once. Default 64 MiB.
+        /// memory at once. Default 64 MiB, at least 64 KiB, at most 4 GiB.
         pub memtable_bytes: u64 = 64 << 20,
         /// Bytes to which the store may grow before writes are refused with NOSPACE; 0 leaves that to the
-        /// disk. Default 0.
+        /// disk. Default 0, else at least 16 MiB, at most 1024 TiB.
         pub quota_bytes: u64 = 0,
-        /// Bytes of free disk below which writes are refused with NOSPACE. Default 256 MiB.
+        /// Bytes of free disk below which writes are refused with NOSPACE. Default 256 MiB, at least 0, at
+        /// most 1024 TiB.
         pub reserve_bytes: u64 = 256 << 20,
     }
 }
@@ -117,9 +121,9 @@ settings! {
     pub struct HistoryConfig in "history." {
         /// Compact history without being asked. Default true.
         pub auto_compaction: bool = true,
-        /// Seconds that a revision is kept. Default 600.
+        /// Seconds that a revision is kept. Default 600, at least 0, at most 1000000000.
         pub keep_s: u64 = 600,
-        /// Revisions that are kept. Default 500000.
+        /// Revisions that are kept. Default 500000, at least 0, at most 1000000000000.
         pub keep_revisions: u64 = 500_000,
     }
 }
@@ -129,20 +133,20 @@ settings! {
     pub struct Limits in "limits." {
         /// Maximum bytes of a key. Default 32 KiB, at least 1, at most 65520.
         pub key_bytes_max: usize = 32 << 10,
-        /// Maximum bytes of a request. Default 1536 KiB, at least 1, at most 16 MiB.
+        /// Maximum bytes of a request. Default 1536 KiB, at least 1 KiB, at most 16 MiB.
         pub request_bytes_max: usize = 1_572_864,
-        /// Maximum operations of a transaction. Default 128, at least 1.
+        /// Maximum operations of a transaction. Default 128, at least 1, at most 1000000.
         pub txn_operations_max: usize = 128,
         /// Maximum bytes of one answer to a range read; a larger one is refused, and must be read in pages.
-        /// Default 64 MiB, at least 1.
+        /// Default 64 MiB, at least 1 KiB, at most 1 GiB.
         pub response_bytes_max: usize = 64 << 20,
         /// Maximum commands under way on this node; more are refused as too many requests. Default 100000, at
-        /// least 1.
+        /// least 1, at most 10000000.
         pub commands_in_flight_max: usize = 100_000,
         /// Maximum bytes of the commands under way on this node; more are refused as too many requests.
-        /// Default 256 MiB, at least 1.
+        /// Default 256 MiB, at least 1 KiB, at most 1 TiB.
         pub command_bytes_in_flight_max: usize = 256 << 20,
-        /// Maximum streams that one connection may have open. Default 10000, at least 1.
+        /// Maximum streams that one connection may have open. Default 10000, at least 1, at most 1000000.
         pub streams_per_connection_max: u32 = 10_000,
     }
 }

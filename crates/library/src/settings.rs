@@ -10,7 +10,7 @@ quoin_engine::settings! {
         pub huge_pages: bool = false,
         /// Keep table files in memory whatever else needs room (mlock). Default false.
         pub lock: bool = false,
-        /// Maximum keys of one lookup. Default 100000, at least 1.
+        /// Maximum keys of one lookup. Default 100000, at least 1, at most 10000000.
         pub keys_max: usize = 100_000,
         /// The server of s3:// locations, a URL. Default empty: AWS_ENDPOINT_URL, else Amazon.
         pub s3_endpoint: String = String::new(),

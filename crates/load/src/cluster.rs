@@ -98,8 +98,8 @@ impl Cluster {
         (Ipv4Addr::LOCALHOST, self.port_base + replica * PORTS_PER_REPLICA + offset).into()
     }
 
-    /// The arguments of one replica's `quoin serve`.
-    fn arguments(&self, replica: u16) -> Vec<String> {
+    /// The arguments of one replica's (from 0) `quoin serve`, beginning with `serve`.
+    pub fn arguments(&self, replica: u16) -> Vec<String> {
         let founders: Vec<String> = (0..self.replicas)
             .map(|other| format!("replica-{}={}", other + 1, self.address(other, 1)))
             .collect();

@@ -1,6 +1,10 @@
-//! Every setting of a node, with its default and its bounds. They have the same names in `quoin.toml`, as
+//! Every setting of a node, with its default and its range. They have the same names in `quoin.toml`, as
 //! flags and as environment variables.
+//!
+//! [`Config::bounds`] is the one place for the ranges of numbers. `addresses.rs` checks the settings that say
+//! where something is.
 
+use crate::addresses;
 use quoin_core::kv::KEY_BYTES_MAX;
 use quoin_core::limits::REQUEST_BYTES_MAX;
 use quoin_engine::{HistoryConfig, Limits, LogConfig, RaftConfig, Settings, StoreConfig};
@@ -151,52 +155,91 @@ impl Config {
                 format!("does not name this node, {:?}, only {}", self.name, names.join(", ")),
             );
         }
-        if self.raft.election_ticks <= self.raft.heartbeat_ticks {
-            return fail(
-                "raft.election_ticks",
-                format!("is {}; must be more than raft.heartbeat_ticks", self.raft.election_ticks),
-            );
-        }
         if self.table.s3_access_key_id.is_empty() != self.table.s3_secret_access_key.reveal().is_empty() {
             return fail(
                 "table.s3_access_key_id",
                 "goes with table.s3_secret_access_key: set both or none".into(),
             );
         }
-        for (setting, value, bounds) in self.bounds() {
-            if value < *bounds.start() {
-                return fail(setting, format!("is {value}; at least {}", bounds.start()));
-            }
-            if value > *bounds.end() {
-                return fail(setting, format!("is {value}; at most {}", bounds.end()));
-            }
+        addresses::check(self)?;
+        for (setting, value, range) in self.bounds() {
+            in_range(setting, i128::from(value), &range)?;
+        }
+        let (election, heartbeat) = (self.raft.election_ticks, self.raft.heartbeat_ticks);
+        if election <= heartbeat {
+            let problem = format!("is {election}; it must be more than raft.heartbeat_ticks, {heartbeat}");
+            return fail("raft.election_ticks", problem);
         }
         Ok(())
     }
 
-    /// The bounds of those settings that have any.
+    /// Every number with its range: whatever is outside of it cannot work.
     fn bounds(&self) -> Vec<(&'static str, u64, RangeInclusive<u64>)> {
-        let (raft, limits) = (&self.raft, &self.limits);
-        let positive = |setting, value: usize| (setting, value as u64, 1..=u64::MAX);
-        // Two batches and a request fit into what may wait for one peer.
-        let message = |setting, value: usize| (setting, value as u64, 1..=REQUEST_BYTES_MAX as u64);
+        let Self { raft, log, store, history, table, limits, .. } = self;
+        let bound = |setting, value: usize, from: u64, to: u64| {
+            (setting, u64::try_from(value).unwrap_or(u64::MAX), from..=to)
+        };
+        // 0 is no quota.
+        let quota_least = if store.quota_bytes == 0 { 0 } else { 16 << 20 };
         vec![
-            ("raft.tick_ms", raft.tick_ms, 1..=u64::MAX),
-            positive("raft.heartbeat_ticks", raft.heartbeat_ticks),
-            positive("raft.batch_commands_max", raft.batch_commands_max),
-            message("raft.batch_bytes_max", raft.batch_bytes_max),
-            positive("raft.batches_in_flight_max", raft.batches_in_flight_max),
-            ("log.segment_bytes", self.log.segment_bytes, 1 << 20..=u64::MAX),
-            positive("table.keys_max", self.table.keys_max),
-            ("limits.key_bytes_max", limits.key_bytes_max as u64, 1..=KEY_BYTES_MAX as u64),
-            message("limits.request_bytes_max", limits.request_bytes_max),
-            positive("limits.txn_operations_max", limits.txn_operations_max),
-            positive("limits.response_bytes_max", limits.response_bytes_max),
-            positive("limits.commands_in_flight_max", limits.commands_in_flight_max),
-            positive("limits.command_bytes_in_flight_max", limits.command_bytes_in_flight_max),
-            positive("limits.streams_per_connection_max", limits.streams_per_connection_max as usize),
+            // Twice the election timeout, in milliseconds, fits into what sockets take.
+            ("raft.tick_ms", raft.tick_ms, 1..=1000),
+            bound("raft.heartbeat_ticks", raft.heartbeat_ticks, 1, 100),
+            bound("raft.election_ticks", raft.election_ticks, 2, 1000),
+            bound("raft.batch_commands_max", raft.batch_commands_max, 1, 1_000_000),
+            // Two batches and a request fit into what may wait for one peer.
+            bound("raft.batch_bytes_max", raft.batch_bytes_max, 1 << 10, REQUEST_BYTES_MAX as u64),
+            bound("raft.batches_in_flight_max", raft.batches_in_flight_max, 1, 64),
+            ("log.segment_bytes", log.segment_bytes, 1 << 20..=1 << 30),
+            bound("log.cache_bytes", log.cache_bytes, 0, 1 << 40),
+            ("log.keep_bytes", log.keep_bytes, 0..=1 << 50),
+            ("store.cache_bytes", store.cache_bytes, 0..=1 << 44),
+            ("store.memtable_bytes", store.memtable_bytes, 64 << 10..=4 << 30),
+            ("store.quota_bytes", store.quota_bytes, quota_least..=1 << 50),
+            ("store.reserve_bytes", store.reserve_bytes, 0..=1 << 50),
+            // In milliseconds it fits into a stamp.
+            ("history.keep_s", history.keep_s, 0..=1_000_000_000),
+            ("history.keep_revisions", history.keep_revisions, 0..=1_000_000_000_000),
+            bound("table.keys_max", table.keys_max, 1, 10_000_000),
+            bound("limits.key_bytes_max", limits.key_bytes_max, 1, KEY_BYTES_MAX as u64),
+            bound("limits.request_bytes_max", limits.request_bytes_max, 1 << 10, REQUEST_BYTES_MAX as u64),
+            bound("limits.txn_operations_max", limits.txn_operations_max, 1, 1_000_000),
+            bound("limits.response_bytes_max", limits.response_bytes_max, 1 << 10, 1 << 30),
+            bound("limits.commands_in_flight_max", limits.commands_in_flight_max, 1, 10_000_000),
+            bound("limits.command_bytes_in_flight_max", limits.command_bytes_in_flight_max, 1 << 10, 1 << 40),
+            bound(
+                "limits.streams_per_connection_max",
+                limits.streams_per_connection_max as usize,
+                1,
+                1_000_000,
+            ),
         ]
     }
+}
+
+/// Checks a number by its setting's path, before it becomes part of a [`Config`]: there it may not even fit.
+///
+/// # Errors
+/// It is outside of the setting's range. Other settings have none.
+pub fn check_number(setting: &str, value: i128) -> Result<(), ConfigError> {
+    let defaults = Config {
+        store: StoreConfig { quota_bytes: u64::from(value != 0), ..StoreConfig::default() },
+        ..Config::default()
+    };
+    let bounds = defaults.bounds();
+    let Some((setting, _, range)) = bounds.into_iter().find(|(name, ..)| *name == setting) else {
+        return Ok(());
+    };
+    in_range(setting, value, &range)
+}
+
+fn in_range(setting: &'static str, value: i128, range: &RangeInclusive<u64>) -> Result<(), ConfigError> {
+    let (from, to) = (range.start(), range.end());
+    if (i128::from(*from)..=i128::from(*to)).contains(&value) {
+        return Ok(());
+    }
+    let problem = format!("is {value}; it must be at least {from} and at most {to}");
+    Err(ConfigError { setting, problem })
 }
 
 #[cfg(test)]
@@ -231,6 +274,8 @@ mod tests {
         match words.next() {
             Some("KiB") => number << 10,
             Some("MiB") => number << 20,
+            Some("GiB") => number << 30,
+            Some("TiB") => number << 40,
             _ => number,
         }
     }
@@ -268,32 +313,44 @@ mod tests {
         }
     }
 
+    /// The setting at `path` when it is `value`, as a file would say it.
+    fn refused(path: &str, value: u64) -> Option<String> {
+        let mut config = with(path, toml::Value::Integer(value as i64));
+        // These two are compared with each other, too.
+        match path {
+            "raft.heartbeat_ticks" => config.raft.election_ticks = config.raft.heartbeat_ticks.max(1) + 1,
+            "raft.election_ticks" => config.raft.heartbeat_ticks = 1,
+            _ => {}
+        }
+        config.check().err().map(|error| error.to_string())
+    }
+
+    /// Zero batches, no streams and ticks near the maximum were accepted, and the node could not work.
     #[test]
-    fn every_bound_that_a_description_states_is_kept_and_no_other() {
-        let defaults = toml::Table::try_from(Config::default()).unwrap();
-        let defaults = toml::Value::Table(defaults);
-        let refused = |path: &str, value: u64| {
-            with(path, toml::Value::Integer(value as i64)).check().err().map(|error| error.setting)
-        };
+    fn every_number_has_the_range_that_its_description_states() {
+        let defaults = toml::Value::Table(toml::Table::try_from(Config::default()).unwrap());
         for (path, help) in SETTINGS.iter() {
             let value = path.split('.').fold(&defaults, |value, name| &value[name]);
-            // Its bound depends on another setting.
-            if !value.is_integer() || *path == "raft.election_ticks" {
+            if !value.is_integer() {
                 continue;
             }
-            let least = after(help, "at least ").map_or(0, number);
-            assert_eq!(refused(path, least), None, "{path}: {help}");
-            if let Some(less) = least.checked_sub(1) {
-                assert_eq!(refused(path, less), Some(*path), "{path}: {help}");
+            let stated = |word| number(after(help, word).unwrap_or_else(|| panic!("{path} lacks {word:?}")));
+            let (least, most) = (stated("at least "), stated("at most "));
+            for value in [least, most] {
+                assert_eq!(refused(path, value), None, "{path}: {help}");
+                assert_eq!(check_number(path, value.into()), Ok(()), "{path}: {help}");
             }
-            let most = after(help, "at most ").map_or(u64::from(u32::MAX), number);
-            if *path != "raft.heartbeat_ticks" {
-                assert_eq!(refused(path, most), None, "{path}: {help}");
+            let outside = [least.checked_sub(1), Some(most + 1)];
+            for value in outside.into_iter().flatten() {
+                let expected = format!("{path}: is {value}; it must be at least {least} and at most {most}");
+                assert_eq!(refused(path, value), Some(expected.clone()), "{path}: {help}");
+                assert_eq!(check_number(path, value.into()).unwrap_err().to_string(), expected);
             }
-            if help.contains("at most ") {
-                assert_eq!(refused(path, most + 1), Some(*path), "{path}: {help}");
+            for value in [-1, i128::from(u64::MAX)] {
+                assert!(check_number(path, value).is_err(), "{path}");
             }
         }
+        assert_eq!(refused("store.quota_bytes", 0), None, "no quota");
     }
 
     #[test]
@@ -312,7 +369,7 @@ mod tests {
             refused(elsewhere)
                 .contains("says 127.0.0.1:1 for this node, whose peer address is 127.0.0.1:2380")
         );
-        assert!(refused(|config| config.raft.election_ticks = 2).starts_with("raft.election_ticks"));
+        assert!(refused(|config| config.raft.election_ticks = 2).starts_with("raft.election_ticks: is 2"));
         assert_eq!(Config::default().check(), Ok(()));
     }
 

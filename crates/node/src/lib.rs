@@ -1,11 +1,12 @@
 //! One node of Quoin: its configuration, its identity, and how its parts are put together.
 //!
-//! Reading order: `config.rs` (every setting), `node.rs` (the parts, in the order in which they need each
+//! Reading order: `config.rs` (every setting; `addresses.rs` checks some), `node.rs` (the parts, in the order in which they need each
 //! other), `membership.rs` and `identity.rs` (who the node is), `restore.rs` (a data folder made from a
 //! backup).
 //!
 //! What it deliberately does not do: any part of a request. Those belong to the engine and the adapters.
 
+mod addresses;
 pub mod config;
 mod error;
 pub mod identity;

@@ -1,0 +1,114 @@
+//! Checks the settings that say where something is: addresses, URLs and the data folder.
+//!
+//! What it deliberately does not do: resolve a name or open a socket. Starting does that.
+
+use crate::config::{Config, ConfigError};
+use std::net::SocketAddr;
+
+/// Checks all of them.
+///
+/// # Errors
+/// The first that cannot work.
+pub(crate) fn check(config: &Config) -> Result<(), ConfigError> {
+    if config.data_dir.as_os_str().is_empty() {
+        return fail("data_dir", "is empty; name the folder for the node's data");
+    }
+    apart(config)?;
+    if !config.advertise_peer.is_empty() {
+        host_and_port("advertise_peer", &config.advertise_peer)?;
+    }
+    for address in config.cluster.values() {
+        host_and_port("cluster", address)?;
+    }
+    for address in &config.join {
+        host_and_port("join", address)?;
+    }
+    for url in &config.advertise_client {
+        http_url("advertise_client", url)?;
+    }
+    match config.table.s3_endpoint.as_str() {
+        "" => Ok(()),
+        url => http_url("table.s3_endpoint", url),
+    }
+}
+
+fn fail(setting: &'static str, problem: impl Into<String>) -> Result<(), ConfigError> {
+    Err(ConfigError { setting, problem: problem.into() })
+}
+
+/// No two listeners have one address. Of port 0 each gets a port of its own.
+fn apart(config: &Config) -> Result<(), ConfigError> {
+    let listeners: [(&str, SocketAddr); 4] = [
+        ("listen_client", config.listen_client),
+        ("listen_peer", config.listen_peer),
+        ("listen_http", config.listen_http),
+        ("listen_resp", config.listen_resp),
+    ];
+    for (at, (setting, address)) in listeners.iter().enumerate() {
+        if let Some((other, _)) =
+            listeners[..at].iter().find(|(_, taken)| taken == address && taken.port() != 0)
+        {
+            return fail(setting, format!("is {address}, as is {other}; give each a port of its own"));
+        }
+    }
+    Ok(())
+}
+
+fn host_and_port(setting: &'static str, address: &str) -> Result<(), ConfigError> {
+    let good = address.rsplit_once(':').is_some_and(|(host, port)| {
+        !host.is_empty() && !host.contains(['/', ' ']) && port.parse::<u16>().is_ok_and(|port| port != 0)
+    });
+    if good {
+        Ok(())
+    } else {
+        fail(setting, format!("has {address:?}; it must be HOST:PORT, with a port from 1 to 65535"))
+    }
+}
+
+fn http_url(setting: &'static str, url: &str) -> Result<(), ConfigError> {
+    let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
+    if rest.is_some_and(|rest| !rest.is_empty()) {
+        return Ok(());
+    }
+    fail(setting, format!("has {url:?}; it must be a URL that begins with http:// or https://"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_that_cannot_be_is_refused_with_its_setting() {
+        let refused = |change: fn(&mut Config)| {
+            let mut config = Config::default();
+            change(&mut config);
+            config.check().unwrap_err().to_string()
+        };
+        for (change, setting) in [
+            ((|config| config.data_dir = "".into()) as fn(&mut Config), "data_dir: is empty"),
+            (
+                |config| config.listen_http = config.listen_client,
+                "listen_http: is 127.0.0.1:2379, as is listen_client",
+            ),
+            (
+                |config| config.advertise_peer = "host".into(),
+                "advertise_peer: has \"host\"; it must be HOST:PORT",
+            ),
+            (|config| config.advertise_peer = "host:0".into(), "advertise_peer: has \"host:0\""),
+            (|config| config.join = vec!["http://host:1/".into()], "join: has"),
+            (|config| config.advertise_client = vec!["host:1".into()], "advertise_client: has"),
+            (|config| config.table.s3_endpoint = "minio".into(), "table.s3_endpoint: has"),
+        ] {
+            let error = refused(change);
+            assert!(error.starts_with(setting), "{error}");
+        }
+        let named = |config: &mut Config| {
+            config.cluster = [("quoin".into(), "127.0.0.1:2380".into()), ("b".into(), "b".into())].into();
+        };
+        assert!(refused(named).starts_with("cluster: has \"b\""));
+        let mut config = Config::default();
+        config.advertise_client = vec!["https://[::1]:1".into()];
+        config.join = vec!["[::1]:2380".into(), "host.example:1".into()];
+        assert_eq!(config.check(), Ok(()));
+    }
+}
