@@ -7,12 +7,13 @@
 # Takes ROUNDS (3) and SECONDS_PER_CASE (5) from the environment.
 set -euo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)
+. "$here/bench/lib.sh"
 quoin=${QUOIN_BIN:-$here/target/release/quoin}
 face=${1:-kv}
 dir=${2:-$(mktemp -d)}
 rounds=${ROUNDS:-3} seconds=${SECONDS_PER_CASE:-5}
 mkdir -p "$dir" && rm -f "$dir"/result-*.json
-server=$dir/etcd-server redis_port=${REDIS_PORT:-17379}
+server=$dir/etcd-server redis_port=
 case $face in
 kv | route)
     names=(quoin etcd)
@@ -33,13 +34,13 @@ start() { # NAME: starts it on an empty folder; nothing else runs meanwhile
     [ "$1" != quoin ] || [ "${names[1]}" = etcd ] || replicas=1
     case $1 in
     quoin | quoin3)
-        "$quoin" playground --replicas "$replicas" --dir "$dir/$1" --endpoints-file "$dir/$1.json" >"$dir/$1.log" 2>&1 &
+        "$quoin" playground --replicas "$replicas" --port-base 0 --dir "$dir/$1" --endpoints-file "$dir/$1.json" >"$dir/$1.log" 2>&1 &
         ;;
     redis)
         mkdir -p "$dir/redis"
+        redis_port=$(free_ports 1)
         redis-server --bind 127.0.0.1 --port "$redis_port" --dir "$dir/redis" --save "" --appendonly yes \
             --appendfsync always >"$dir/redis.log" 2>&1 &
-        echo "{}" >"$dir/redis.json"
         ;;
     etcd)
         mkdir -p "$dir/etcd-data" && rm -rf "$dir"/etcd-data/m* && cp -f "$server" "$dir/etcd-data/etcd"
@@ -47,10 +48,13 @@ start() { # NAME: starts it on an empty folder; nothing else runs meanwhile
         ;;
     esac
     running=$!
-    for _ in $(seq 200); do [ -f "$dir/$1.json" ] && break; sleep 0.1; done
-    sleep 2
+    # The endpoints file is written when every replica is ready.
+    case $1 in
+    redis) await "$running" redis says "$redis_port" 'PING\r\nQUIT\r\n' PONG ;;
+    *) await "$running" "$1 ($dir/$1.log)" test -f "$dir/$1.json" ;;
+    esac
 }
-stop() { kill "$running"; wait "$running" 2>/dev/null || true; running=; sleep 1; }
+stop() { kill "$running"; wait "$running" 2>/dev/null || true; running=; }
 
 whom() { # NAME: its addresses, as options
     if [ "$1" = redis ]; then

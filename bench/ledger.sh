@@ -5,6 +5,7 @@
 # Takes SECONDS_PER_CASE (8) from the environment. Needs Debian's postgresql-15.
 set -euo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)
+. "$here/bench/lib.sh"
 quoin=${QUOIN_BIN:-$here/target/release/quoin}
 dir=${1:-$(mktemp -d)}
 seconds=${SECONDS_PER_CASE:-8}
@@ -13,10 +14,10 @@ running=
 trap '[ -z "$running" ] || { kill "$running" 2>/dev/null || true; wait "$running" 2>/dev/null || true; }' EXIT
 start() { # REPLICAS
     rm -rf "$dir/data" "$dir/endpoints.json"
-    "$quoin" playground --replicas "$1" --dir "$dir/data" --port-base 26790 --endpoints-file "$dir/endpoints.json" >"$dir/log" 2>&1 &
+    "$quoin" playground --replicas "$1" --dir "$dir/data" --port-base 0 --endpoints-file "$dir/endpoints.json" >"$dir/log" 2>&1 &
     running=$!
-    for _ in $(seq 300); do [ -f "$dir/endpoints.json" ] && break; sleep 0.1; done
-    sleep 2
+    # The endpoints file is written when every replica is ready.
+    await "$running" "the cluster ($dir/log)" test -f "$dir/endpoints.json"
 }
 stop() { kill "$running"; wait "$running" 2>/dev/null || true; running=; }
 measure() { # CASE CLIENTS CONNECTIONS [MORE]

@@ -5,9 +5,10 @@
 # Takes SECONDS_PER_CASE (10) and CLIENTS (100) from the environment. Needs Debian's postgresql-15.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
+. "$here/../../lib.sh"
 bin=${PG_BIN:-/usr/lib/postgresql/15/bin}
 [ -x "$bin/initdb" ] || { echo "no PostgreSQL 15 in $bin: apt-get install postgresql-15, or set PG_BIN" >&2; exit 1; }
-seconds=${SECONDS_PER_CASE:-10} clients=${CLIENTS:-100} port=${PORT:-25432}
+seconds=${SECONDS_PER_CASE:-10} clients=${CLIENTS:-100} port=$(free_ports 1)
 folder=$(mktemp -d)
 # PostgreSQL does not run as root.
 as_user() { if [ "$(id -u)" = 0 ]; then runuser -u postgres -- "$@"; else "$@"; fi; }
