@@ -88,6 +88,36 @@ pub(crate) fn check_space(engine: &Engine) -> Result<(), Error> {
     if engine.no_space() { Err(Known::NoSpace.into()) } else { Ok(()) }
 }
 
+/// As [`check_space`], unless the operation frees space.
+pub(crate) fn check_space_for(engine: &Engine, operation: &kv::Operation) -> Result<(), Error> {
+    if grows(operation) { check_space(engine) } else { Ok(()) }
+}
+
+/// Whether a kv operation may make the store grow. Deletions, and deadlines of keys that are there, are ways to
+/// free space; a transaction grows if one of its steps may.
+fn grows(operation: &kv::Operation) -> bool {
+    use kv::Operation::{Delete, Increment, LeaseGrant, LeaseKeepAlive, LeaseRevoke, Put, Txn};
+    match operation {
+        Put(put) => put_grows(put),
+        Txn(txn) => txn_grows(txn),
+        Increment(_) | LeaseGrant(_) => true,
+        Delete(_) | LeaseRevoke(_) | LeaseKeepAlive(_) => false,
+    }
+}
+
+fn put_grows(put: &kv::Put) -> bool {
+    !put.ignore_value || put.ttl.is_none()
+}
+
+fn txn_grows(txn: &kv::Txn) -> bool {
+    use kv::txn_operation::Step;
+    txn.success.iter().chain(&txn.failure).any(|operation| match &operation.step {
+        Some(Step::Put(put)) => put_grows(put),
+        Some(Step::Txn(txn)) => txn_grows(txn),
+        Some(Step::Range(_) | Step::Delete(_)) | None => false,
+    })
+}
+
 /// A view of the state, as fresh as asked.
 ///
 /// # Errors

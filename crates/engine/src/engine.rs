@@ -8,7 +8,11 @@ use super::watch::Hub;
 use quoin_core::{StoreError, system};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 use tokio::sync::watch;
+
+/// How often [`Engine::reclaim`] looks whether it is done.
+const RECLAIM_POLL: Duration = Duration::from_millis(20);
 
 /// A handle to a running replica. Cheap to clone.
 #[derive(Clone)]
@@ -43,7 +47,10 @@ impl Engine {
 
     /// Whether writes that grow the store are refused.
     pub fn no_space(&self) -> bool {
-        self.shared.no_space_alarm.load(Ordering::Relaxed) || self.shared.disk_full.load(Ordering::Relaxed)
+        let shared = &self.shared;
+        shared.no_space_alarm.load(Ordering::Relaxed)
+            || shared.disk_full.load(Ordering::Relaxed)
+            || shared.reserve.is_given()
     }
 
     /// Bytes that the store can reach before writes are refused: the quota, or without one, its size and the
@@ -54,6 +61,23 @@ impl Engine {
         match config.quota_bytes {
             0 => self.shared.published.load().store.disk_bytes().saturating_add(free),
             quota => quota,
+        }
+    }
+
+    /// Writes this replica's store out and merges it, which gives the space of what was deleted and compacted
+    /// back to the disk. Takes as long as rewriting the store; the work goes on if nobody waits for it.
+    ///
+    /// # Errors
+    /// The disk has no room for it, or the replica stops.
+    pub async fn reclaim(&self) -> Result<(), StoreError> {
+        let store = Arc::clone(self.latest().store());
+        let number = store.ask_reclaim();
+        let mut poll = tokio::time::interval(RECLAIM_POLL);
+        loop {
+            poll.tick().await;
+            if let Some(outcome) = store.reclaimed(number) {
+                return outcome;
+            }
         }
     }
 

@@ -29,6 +29,7 @@ mod peers;
 mod propose;
 mod queue;
 mod read;
+mod reserve;
 mod resume;
 mod settings;
 mod shared;

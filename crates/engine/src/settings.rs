@@ -151,6 +151,19 @@ settings! {
     }
 }
 
+impl Settings {
+    /// Bytes of the file that holds disk for emptying a full one: room for a segment of the log and a flush.
+    pub(crate) fn reserve_file_bytes(&self) -> u64 {
+        self.store.reserve_bytes.min(self.log.segment_bytes.saturating_add(self.store.memtable_bytes))
+    }
+
+    /// The options of the store. Merging leaves room for a segment of the log.
+    pub(crate) fn store_options(&self) -> StoreOptions {
+        let free_bytes_min = self.log.segment_bytes.min(self.store.reserve_bytes / 2);
+        StoreOptions { free_bytes_min, ..self.store.options() }
+    }
+}
+
 impl RaftConfig {
     /// The options of a replica. Its seed differs at every call.
     pub(crate) fn options(&self) -> Options {

@@ -4,6 +4,7 @@ use super::alone::Alone;
 use super::input::{Input, Inputs};
 use super::metrics::Metrics;
 use super::owner::{Owner, Settle};
+use super::reserve::Reserve;
 use super::settings::Settings;
 use super::status::RaftStatus;
 use super::watch::{Hub, Options, Source};
@@ -45,6 +46,7 @@ pub(crate) struct Shared {
     pub(crate) hub: Arc<Hub>,
     transport: OnceLock<Arc<Transport>>,
     pub(crate) published: Arc<ArcSwap<Published>>,
+    pub(crate) reserve: Reserve,
     /// Sent anew at every tick and at every change of leader or term.
     pub(crate) raft: watch::Sender<Arc<RaftStatus>>,
     pub(crate) alone: Alone,
@@ -74,6 +76,7 @@ impl Shared {
         log: Arc<Log>,
         stores: StoreFolder,
         published: Published,
+        reserve: Reserve,
     ) -> Arc<Self> {
         let published = Arc::new(ArcSwap::from_pointee(published));
         let hub = Hub::new(Arc::new(Latest(Arc::clone(&published))), Options::default());
@@ -90,6 +93,7 @@ impl Shared {
             hub,
             transport: OnceLock::new(),
             published,
+            reserve,
             raft: watch::Sender::default(),
             alone: Alone::default(),
             members: Mutex::default(),

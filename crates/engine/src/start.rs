@@ -8,6 +8,7 @@ use super::guarded;
 use super::input::Input;
 use super::owner::{Owner, Settle};
 use super::peers::PeerHandler;
+use super::reserve::Reserve;
 use super::resume::{OpenError, resume};
 use super::settings::Settings;
 use super::shared::{Published, Shared};
@@ -56,7 +57,7 @@ impl Opened {
         founding: Option<&Founding>,
     ) -> Result<Self, OpenError> {
         let stores = StoreFolder::open(&folder.join("store"))?;
-        let store = Arc::new(stores.open_store(GROUP.0, settings.store.options())?);
+        let store = Arc::new(stores.open_store(GROUP.0, settings.store_options())?);
         let options = LogOptions {
             cluster: owner.cluster,
             node: owner.id,
@@ -83,7 +84,8 @@ impl Opened {
             peers.extend(member.peer_addresses.first().map(|address| (member.id, address.clone())));
         }
         let published = Published { store, memory: applier.memory(), progress };
-        let shared = Shared::new(owner, settings, log, stores, published);
+        let reserve = Reserve::open(folder, settings.reserve_file_bytes());
+        let shared = Shared::new(owner, settings, log, stores, published, reserve);
         Ok(Self { shared, replica, applier, peers, founders: None })
     }
 

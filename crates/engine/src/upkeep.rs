@@ -1,5 +1,6 @@
 //! What nobody asks for and somebody must do, once a second: compact history that is too old or too long,
-//! keep the member record current, purge the log, raise the alarm before the disk is full.
+//! keep the member record current, purge the log, raise the alarm before the disk is full, and give back to
+//! the disk what is freed under it.
 
 use super::engine::Engine;
 use super::guarded;
@@ -29,8 +30,9 @@ impl Upkeep {
         let (alive, stopped) = mpsc::channel();
         let upkeep = Arc::clone(&shared);
         let handle = guarded::spawn(&shared, "upkeep", move || {
+            let mut reclaimed = None;
             while stopped.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
-                if let Err(error) = round(&upkeep, &runtime) {
+                if let Err(error) = round(&upkeep, &runtime, &mut reclaimed) {
                     tracing::warn!(%error, "upkeep");
                 }
             }
@@ -47,13 +49,14 @@ impl Upkeep {
     }
 }
 
-fn round(shared: &Arc<Shared>, runtime: &Handle) -> Result<(), StoreError> {
+fn round(shared: &Arc<Shared>, runtime: &Handle, reclaimed: &mut Option<Revision>) -> Result<(), StoreError> {
     if shared.is_leader() && shared.settings.history.auto_compaction {
         compact(shared, runtime)?;
     }
     introduce(shared, runtime)?;
     purge(shared);
     watch_space(shared, runtime);
+    reclaim(shared, reclaimed);
     Ok(())
 }
 
@@ -110,17 +113,53 @@ fn purge(shared: &Shared) {
 }
 
 fn watch_space(shared: &Arc<Shared>, runtime: &Handle) {
-    if shared.no_space_alarm.load(Ordering::Relaxed) || shared.leader() == 0 {
+    let alarm = shared.no_space_alarm.load(Ordering::Relaxed);
+    let free = shared.log.free_space().unwrap_or(u64::MAX);
+    balance_reserve(shared, free, alarm);
+    if alarm || shared.leader() == 0 {
         return;
     }
     let config = &shared.settings.store;
-    let free = shared.log.free_space().unwrap_or(u64::MAX);
-    let used = shared.published.load().store.disk_bytes();
+    let used = {
+        let store = &shared.published.load().store;
+        // Memtables become table files of about their size.
+        store.disk_bytes() + store.memtable_bytes()
+    };
     let over_quota = config.quota_bytes > 0 && used > config.quota_bytes;
-    if free < config.reserve_bytes || over_quota {
+    if free < config.reserve_bytes || shared.reserve.is_given() || over_quota {
         tracing::error!(free, used, "raising the NOSPACE alarm: writes that grow the store are refused");
         let alarm = Alarm { member: shared.id, kind: AlarmKind::Nospace as i32 };
         propose(shared, runtime, Operation::RaiseAlarm(alarm));
+    }
+}
+
+/// Takes the reserve where there is enough room besides, and gives it back where the disk is nearly full: the
+/// store's threads need it as the log does.
+fn balance_reserve(shared: &Shared, free: u64, alarm: bool) {
+    let (reserve, wanted) = (&shared.reserve, shared.settings.store.reserve_bytes);
+    if free < wanted / 2 {
+        if reserve.give() {
+            tracing::error!(free, "the disk is nearly full: its reserve is now used to delete and compact");
+        }
+    } else if !alarm && free >= wanted.saturating_add(reserve.bytes()) {
+        if let Err(error) = reserve.take() {
+            tracing::warn!(%error, "no reserve of disk can be taken");
+        }
+    }
+}
+
+/// While the alarm stands nothing grows, so nothing would be merged. What was deleted and compacted is given
+/// back to the disk at once: when the alarm is raised, and at each compaction under it.
+fn reclaim(shared: &Shared, reclaimed: &mut Option<Revision>) {
+    if !shared.no_space_alarm.load(Ordering::Relaxed) {
+        *reclaimed = None;
+        return;
+    }
+    let published = shared.published.load();
+    let compacted = published.progress.compacted;
+    if *reclaimed != Some(compacted) && !published.store.is_reclaiming() {
+        *reclaimed = Some(compacted);
+        published.store.ask_reclaim();
     }
 }
 

@@ -1,44 +1,81 @@
-//! The compactor's thread: merges tables, drops what nobody may read any more, and deletes replaced files.
+//! The compactor's thread: merges tables, drops what nobody may read any more, and deletes replaced files. No
+//! other thread compacts.
 
 use crate::damage::EngineFault;
 use crate::shared::Shared;
 use lsm_tree::compaction::{CompactionStrategy, Leveled};
-use quoin_core::StoreError;
+use std::io::ErrorKind::StorageFull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+type Strategy = Arc<dyn CompactionStrategy>;
+
 /// Runs until the store is closed.
 pub(crate) fn run(shared: &Shared) -> Result<(), EngineFault> {
-    let strategy: Arc<dyn CompactionStrategy> =
-        Arc::new(Leveled::default().with_table_target_size(shared.options.table_bytes));
+    let strategy: Strategy = Arc::new(Leveled::default().with_table_target_size(shared.options.table_bytes));
+    let mut full = false;
     while shared.signals.wait_for_compaction() {
-        loop {
-            let before = shared.tree.version();
-            let compact = || shared.tree.compact(strategy.clone());
-            let done = shared.signals.retry_while_disk_full("compacting", compact);
-            if shared.signals.stopping() {
-                return Ok(());
-            }
-            done.map_err(|error| explain(shared, error))?;
-            if !publish_since(shared, before) {
-                break;
-            }
-        }
-        drop_dead_tables(shared).map_err(|error| explain(shared, error))?;
+        let done = round(shared, &strategy);
         shared.layers.drop_retired();
+        match done {
+            Ok(()) => full = false,
+            Err(_) if shared.signals.stopping() => break,
+            Err(error) if is_full(&error) => {
+                if !std::mem::replace(&mut full, true) {
+                    tracing::error!("the disk is full: merging tables waits until there is space");
+                }
+                shared.signals.pause();
+                shared.signals.wake_compactor();
+            }
+            Err(error) => return Err(EngineFault::explain(error, shared.layers.load().tables.iter())),
+        }
     }
     Ok(())
 }
 
-/// Merges all tables into the last level, on the caller's thread.
-pub(crate) fn compact_fully(shared: &Shared) -> Result<(), StoreError> {
-    let before = shared.tree.version();
-    shared
-        .tree
-        .compact_fully(shared.options.table_bytes)
-        .map_err(|error| StoreError::new("compact", explain(shared, error)))?;
-    publish_since(shared, before);
+/// Whether the engine found the disk full.
+pub(crate) fn is_full(error: &lsm_tree::Error) -> bool {
+    matches!(error, lsm_tree::Error::Io(error) if error.kind() == StorageFull)
+}
+
+fn round(shared: &Shared, strategy: &Strategy) -> lsm_tree::Result<()> {
+    // First what takes no space.
+    drop_dead_tables(shared)?;
+    reclaim(shared)?;
+    while step(shared, || shared.tree.compact(strategy.clone()))? {}
     Ok(())
+}
+
+/// Merges all tables into the last level, if somebody waits for that.
+fn reclaim(shared: &Shared) -> lsm_tree::Result<()> {
+    let due = shared.reclaim.due(&shared.layers.load().sealed);
+    let Some(number) = due else { return Ok(()) };
+    let done = step(shared, || shared.tree.compact_fully(shared.options.table_bytes));
+    let failure = match &done {
+        Ok(_) => None,
+        Err(error) if is_full(error) => Some(format!(
+            "the disk has no room to merge the store: that takes as much as will be left of its {} bytes",
+            shared.layers.load().tables.bytes
+        )),
+        Err(error) => Some(error.to_string()),
+    };
+    shared.reclaim.finish(number, failure);
+    match done {
+        // Whoever asked decides whether to ask again.
+        Err(error) if !is_full(&error) => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// One step of compaction; whether it changed the tables. If it fails, what it has written is removed: the
+/// engine leaves that behind, and each attempt on a full disk would take more of it.
+fn step(shared: &Shared, work: impl FnOnce() -> lsm_tree::Result<()>) -> lsm_tree::Result<bool> {
+    let (before, first) = (shared.tree.version(), shared.tree.next_table());
+    if let Err(error) = work() {
+        shared.tree.sweep(first);
+        return Err(error);
+    }
+    Ok(publish_since(shared, before))
 }
 
 /// Publishes the tree's tables if they have changed since `version`.
@@ -62,8 +99,4 @@ fn drop_dead_tables(shared: &Shared) -> lsm_tree::Result<()> {
         publish_since(shared, before);
     }
     Ok(())
-}
-
-fn explain(shared: &Shared, error: lsm_tree::Error) -> EngineFault {
-    EngineFault::explain(error, shared.layers.load().tables.iter())
 }

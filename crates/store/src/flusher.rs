@@ -14,7 +14,7 @@ pub(crate) fn run(shared: &Shared) -> Result<(), EngineFault> {
     let signals = &shared.signals;
     while let Some(oldest) = signals.wait_for_flush(|| shared.layers.load().sealed.first().cloned()) {
         signals
-            .retry_while_disk_full("flushing", || flush(shared, &oldest))
+            .retry_while_disk_full(|| flush(shared, &oldest))
             .map_err(|error| EngineFault::explain(error, shared.layers.load().tables.iter()))?;
         shared.layers.install(&shared.tree, Some(&oldest));
         shared.persisted.store(oldest.index.0, Release);
@@ -26,6 +26,8 @@ pub(crate) fn run(shared: &Shared) -> Result<(), EngineFault> {
 }
 
 fn flush(shared: &Shared, sealed: &Sealed) -> lsm_tree::Result<()> {
+    // The engine would leave a part of the file behind, at each attempt.
+    shared.room.check(sealed.memtable.size())?;
     let mut collector = Collector::new(shared.retentions.effective(), false);
     shared.tree.flush(sealed.memtable.items.iter().filter_map(|entry| {
         if shared.signals.stopping() {

@@ -9,7 +9,8 @@
 //! - [`shared`]: reads, writes and back-pressure, over [`layers`] and [`scan`] (what a reader searches),
 //!   [`rows`]
 //!   (recently read values), [`retention`] (what may be dropped), [`published`], [`tree`] and [`signals`].
-//! - [`threads`], [`flusher`] and [`compactor`]: the background.
+//! - [`threads`], [`flusher`] and [`compactor`]: the background; [`reclaim`] and [`room`]: how it gives space
+//!   back, and what it does where there is little.
 //! - [`open`] and [`damage`]: opening a store, and naming the damaged file if that fails.
 //! - [`snapshot`], [`export`], [`folder`] and [`import`]: moving a store's state into another one.
 //!
@@ -25,8 +26,10 @@ mod layers;
 mod open;
 mod options;
 mod published;
+mod reclaim;
 mod record;
 mod retention;
+mod room;
 mod rows;
 mod scan;
 mod shared;

@@ -6,6 +6,7 @@
 use crate::damage::{self, TableError, checksum_of};
 use crate::options::StoreOptions;
 use crate::retention::{Collectors, Retentions};
+use crate::room::Room;
 use crate::shared::Shared;
 use crate::signals::Signals;
 use crate::tree::Tree;
@@ -92,9 +93,10 @@ pub(crate) fn open(folder: &Path, options: StoreOptions) -> Result<Shared, Store
     let retentions = Arc::new(Retentions::default());
     let signals = Signals::default();
     let manifest_seqno = SequenceNumberCounter::default();
-    let collectors = Collectors::new(&retentions, signals.stop_flag());
+    let room = Room::new(folder, options.free_bytes_min);
+    let collectors = Collectors::new(&retentions, signals.stop_flag(), room.clone());
     let tree = open_tree(config(folder, &options, manifest_seqno.clone(), collectors), folder)?;
-    Ok(Shared::new(Tree::new(tree, manifest_seqno), retentions, signals, options))
+    Ok(Shared::new(Tree::new(tree, manifest_seqno), retentions, signals, room, options))
 }
 
 fn config(

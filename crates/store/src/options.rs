@@ -22,6 +22,9 @@ pub struct StoreOptions {
     pub table_bytes: u64,
     /// Size of a block: the unit of reading and caching.
     pub block_bytes: u32,
+    /// Merging stops while the disk has fewer bytes free: they are left to the log. Sealed memtables are
+    /// written all the same. 0 leaves nothing.
+    pub free_bytes_min: u64,
     /// Maximum number of open table files.
     pub files_open_max: usize,
 }
@@ -37,6 +40,7 @@ impl Default for StoreOptions {
             first_level_stop: 24,
             table_bytes: 64 << 20,
             block_bytes: 4096,
+            free_bytes_min: 0,
             files_open_max: 512,
         }
     }

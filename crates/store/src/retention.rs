@@ -8,6 +8,7 @@
 //! drop a deletion only in the last level, where there is nothing below for it to hide.
 
 use crate::record;
+use crate::room::Room;
 use lsm_tree::Slice;
 use lsm_tree::compaction::{CompactionFilter, Factory, ItemAccessor, Verdict, filter::Context};
 use parking_lot::Mutex;
@@ -17,6 +18,9 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
+
+/// A compaction looks for free disk once in so many bytes of values.
+const ROOM_CHECK_BYTES: usize = 4 << 20;
 
 /// What readers may still read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -139,6 +143,9 @@ impl Collector {
 struct Filter {
     collector: Collector,
     stop: Arc<AtomicBool>,
+    room: Room,
+    /// Bytes of values since the disk was asked for its room.
+    passed: usize,
 }
 
 impl CompactionFilter for Filter {
@@ -147,6 +154,11 @@ impl CompactionFilter for Filter {
             return Err(lsm_tree::Error::Io(std::io::ErrorKind::Interrupted.into()));
         }
         let value = item.value()?;
+        self.passed = self.passed.saturating_add(value.len());
+        if self.passed >= ROOM_CHECK_BYTES {
+            self.passed = 0;
+            self.room.check_merge()?;
+        }
         let (sequence, live, _) = record::header(&value).map_err(|error| {
             lsm_tree::Error::Io(std::io::Error::new(std::io::ErrorKind::InvalidData, error))
         })?;
@@ -156,13 +168,14 @@ impl CompactionFilter for Filter {
 
 /// Gives each compaction a filter with the retention of that moment.
 pub(crate) struct Collectors {
+    room: Room,
     retentions: AssertUnwindSafe<Arc<Retentions>>,
     stop: Arc<AtomicBool>,
 }
 
 impl Collectors {
-    pub(crate) fn new(retentions: &Arc<Retentions>, stop: &Arc<AtomicBool>) -> Self {
-        Self { retentions: AssertUnwindSafe(retentions.clone()), stop: stop.clone() }
+    pub(crate) fn new(retentions: &Arc<Retentions>, stop: &Arc<AtomicBool>, room: Room) -> Self {
+        Self { room, retentions: AssertUnwindSafe(retentions.clone()), stop: stop.clone() }
     }
 }
 
@@ -173,7 +186,9 @@ impl Factory for Collectors {
 
     fn make_filter(&self, context: &Context) -> Box<dyn CompactionFilter> {
         let collector = Collector::new(self.retentions.effective(), context.is_last_level);
-        Box::new(Filter { collector, stop: self.stop.clone() })
+        // The first value asks for room.
+        let passed = ROOM_CHECK_BYTES;
+        Box::new(Filter { collector, stop: self.stop.clone(), room: self.room.clone(), passed })
     }
 }
 

@@ -4,8 +4,10 @@
 use crate::layers::Layers;
 use crate::options::StoreOptions;
 use crate::published::Published;
+use crate::reclaim::Reclaim;
 use crate::record;
 use crate::retention::Retentions;
+use crate::room::Room;
 use crate::rows::{Lookup, Rows};
 use crate::signals::Signals;
 use crate::stats::{Counters, StoreStats};
@@ -34,6 +36,8 @@ pub(crate) struct Shared {
     pub(crate) applied: AtomicU64,
     /// Index of the last log entry whose effects are on disk.
     pub(crate) persisted: AtomicU64,
+    pub(crate) reclaim: Reclaim,
+    pub(crate) room: Room,
     rows: Rows,
 }
 
@@ -43,6 +47,7 @@ impl Shared {
         tree: Tree,
         retentions: Arc<Retentions>,
         signals: Signals,
+        room: Room,
         options: StoreOptions,
     ) -> Self {
         Self {
@@ -55,6 +60,8 @@ impl Shared {
             counters: Counters::default(),
             applied: AtomicU64::default(),
             persisted: AtomicU64::default(),
+            reclaim: Reclaim::default(),
+            room,
         }
     }
 
@@ -92,8 +99,26 @@ impl Shared {
             drop(layers);
             self.seal(index);
         }
+        self.between_entries();
         self.signals.health()?;
         self.hold_back()
+    }
+
+    /// To be called by the writer while no entry is being applied: seals what was applied, if somebody waits
+    /// for it to be written out.
+    pub(crate) fn between_entries(&self) {
+        if !self.reclaim.wants_seal() {
+            return;
+        }
+        self.reclaim.seal(|| {
+            // Invariant: Whole entries. The entries up to this one are applied, and no other has begun.
+            let applied = Index(self.applied.load(Acquire));
+            if !self.layers.load().active.is_empty() {
+                self.seal(applied);
+            }
+            self.layers.load().sealed.last().cloned()
+        });
+        self.signals.wake_compactor();
     }
 
     /// Seals what was applied and waits until the flusher has written it.

@@ -4,10 +4,10 @@
 //! **Invariant: Three kinds of no.** Once a background thread has met a fault, the store takes no more
 //! entries: [`Signals::health`] fails from then on, and the node stops.
 
+use crate::compactor::is_full;
 use crate::damage::EngineFault;
 use parking_lot::{Condvar, Mutex};
 use quoin_core::StoreError;
-use std::io::ErrorKind::StorageFull;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Release};
@@ -23,6 +23,7 @@ pub(crate) struct Signals {
     flusher: Condvar,
     compactor: Condvar,
     writer: Condvar,
+    stopped: Condvar,
     stop: Arc<AtomicBool>,
     fault: Mutex<Option<Arc<Fault>>>,
 }
@@ -98,6 +99,7 @@ impl Signals {
         self.flusher.notify_all();
         self.compactor.notify_all();
         self.writer.notify_all();
+        self.stopped.notify_all();
     }
 
     /// Makes the writer wait until `enough` holds.
@@ -140,20 +142,27 @@ impl Signals {
     /// stops the log as well, so nothing piles up meanwhile.
     pub(crate) fn retry_while_disk_full(
         &self,
-        what: &'static str,
         work: impl Fn() -> lsm_tree::Result<()>,
     ) -> lsm_tree::Result<()> {
         let mut reported = false;
         loop {
             match work() {
-                Err(lsm_tree::Error::Io(error)) if error.kind() == StorageFull && !self.stopping() => {
+                Err(error) if is_full(&error) && !self.stopping() => {
                     if !std::mem::replace(&mut reported, true) {
-                        tracing::error!(what, "the disk is full: the store retries until there is space");
+                        tracing::error!("the disk is full: flushing waits until there is space");
                     }
-                    std::thread::sleep(DISK_FULL_PAUSE);
+                    self.pause();
                 }
                 done => return done,
             }
+        }
+    }
+
+    /// Makes a background thread wait before it tries a full disk again, or until it must end.
+    pub(crate) fn pause(&self) {
+        let mut lock = self.compaction.lock();
+        if !self.stopping() {
+            self.stopped.wait_for(&mut lock, DISK_FULL_PAUSE);
         }
     }
 }

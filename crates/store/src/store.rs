@@ -5,7 +5,6 @@
 //! the effects of whole entries together with their progress record, and the log is needed only from there
 //! on.
 
-use crate::compactor;
 use crate::open::{self, StoreOpenError};
 use crate::options::StoreOptions;
 use crate::record;
@@ -106,14 +105,38 @@ impl LsmStore {
         self.shared.flush()
     }
 
-    /// Merges all tables into the last level and waits for it. This frees at once what history no longer
-    /// needs, but rewrites the whole store.
+    /// Asks for everything applied so far to be written out and merged, which gives back to the disk what
+    /// deletions and compaction have freed. The writer's next [`LsmStore::batch_applied`] or
+    /// [`LsmStore::between_entries`] begins it; the rest is background work that rewrites the whole store, and
+    /// takes as much disk again as is left of it. Returns the request's number.
+    pub fn ask_reclaim(&self) -> u64 {
+        self.shared.reclaim.ask()
+    }
+
+    /// What came of a request of [`LsmStore::ask_reclaim`]; `None` until it is done. It fails where the disk
+    /// has no room for it, the store was closed, or as [`LsmStore::batch_applied`].
+    pub fn reclaimed(&self, number: u64) -> Option<Result<(), StoreError>> {
+        self.shared.reclaim.outcome(number)
+    }
+
+    /// Whether a request of [`LsmStore::ask_reclaim`] waits or runs.
+    pub fn is_reclaiming(&self) -> bool {
+        self.shared.reclaim.is_pending()
+    }
+
+    /// The writer says that no entry is being applied. Cheap.
+    pub fn between_entries(&self) {
+        self.shared.between_entries();
+    }
+
+    /// As [`LsmStore::ask_reclaim`], for the writer itself, which waits for it.
     ///
     /// # Errors
-    /// As [`LsmStore::batch_applied`].
+    /// As [`LsmStore::reclaimed`].
     pub fn compact_fully(&self) -> Result<(), StoreError> {
-        self.shared.flush()?;
-        compactor::compact_fully(&self.shared)
+        let number = self.shared.reclaim.ask();
+        self.shared.between_entries();
+        self.shared.reclaim.wait(number)
     }
 
     /// Keeps what is readable now, for a slow reader at `at`: a snapshot, a long scan, a watch that catches

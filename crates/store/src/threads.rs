@@ -36,6 +36,7 @@ impl Threads {
 impl Drop for Threads {
     fn drop(&mut self) {
         self.shared.signals.stop();
+        self.shared.reclaim.close();
         for handle in self.handles.drain(..) {
             // A thread that panicked has recorded its fault already.
             let _ = handle.join();
@@ -56,6 +57,7 @@ fn guard(shared: &Shared, thread: &'static str, body: Body) {
         }
     };
     shared.signals.fail(fault);
+    shared.reclaim.close();
 }
 
 /// Lowers the calling thread's priority: background work gives way to threads that somebody waits for, and

@@ -7,6 +7,7 @@ use crate::layers::Tables;
 use crate::record::SEQNO_BASE;
 use lsm_tree::compaction::CompactionStrategy;
 use lsm_tree::{AbstractTree, AnyTree, InternalValue, SequenceNumberCounter, Slice};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// The tree. Its calls may wait for the disk, so readers and the writer use [`crate::published::Published`]
@@ -61,6 +62,29 @@ impl Tree {
         self.tree.major_compact(table_bytes, SEQNO_BASE)?;
         self.manifest_seqno.set(0);
         Ok(())
+    }
+
+    /// The number of the next table file.
+    pub(crate) fn next_table(&self) -> u64 {
+        self.tree.next_table_id()
+    }
+
+    /// Removes the table files from number `first` on that no version lists: what a compaction left that began
+    /// when `first` was next, and failed. Tables that it replaced are older.
+    pub(crate) fn sweep(&self, first: u64) {
+        // No flush is writing one meanwhile.
+        let _engine = self.tree.get_flush_lock();
+        let version = self.tree.current_version();
+        let listed: BTreeSet<u64> = version.iter_tables().map(|table| table.id()).collect();
+        for entry in
+            std::fs::read_dir(self.tree.tree_config().path.join("tables")).into_iter().flatten().flatten()
+        {
+            let number = entry.file_name().to_str().and_then(|name| name.parse().ok());
+            if number.is_some_and(|number| number >= first && !listed.contains(&number)) {
+                // An error: the next start removes it.
+                let _ = std::fs::remove_file(entry.path());
+            }
+        }
     }
 
     /// Drops the tables that lie entirely in `from..to`.

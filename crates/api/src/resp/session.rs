@@ -13,10 +13,9 @@ use super::queue::Queue;
 use super::reply::{Reply, Version};
 use super::request::Arguments;
 use super::server::Server;
-use crate::commands::{check_size, check_space, kv_reply};
+use crate::commands::{check_size, check_space_for, kv_reply};
 use crate::error::Error;
 use bytes::Bytes;
-use quoin_core::kv::txn_operation::Step;
 use quoin_core::kv::{Increment, Operation, Response};
 use quoin_engine::{Consistency, ProposeError, ReadView};
 use std::sync::Arc;
@@ -187,20 +186,10 @@ impl Session {
 
     /// The command, if its size and the space left allow it.
     fn admitted(&self, operation: Operation) -> Result<quoin_core::Command, Error> {
-        if grows(&operation) {
-            check_space(&self.server.engine)?;
-        }
+        check_space_for(&self.server.engine, &operation)?;
         let command = operation.into_command();
         check_size(&self.server.engine, &command)?;
         Ok(command)
-    }
-}
-
-/// Whether the operation makes the store grow. Deletions are done while the NOSPACE alarm is up; a disk that is full refuses them too.
-fn grows(operation: &Operation) -> bool {
-    match operation {
-        Operation::Txn(txn) => txn.success.iter().any(|done| !matches!(done.step, Some(Step::Delete(_)))),
-        _ => true,
     }
 }
 

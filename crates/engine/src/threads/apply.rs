@@ -66,7 +66,10 @@ impl ApplyThread {
                 // An error: the raft thread has ended.
                 let _ = done.send(());
             }
-            Work::Tick(tick) => self.applier.give_up(tick),
+            Work::Tick(tick) => {
+                self.applier.give_up(tick);
+                self.shared.published.load().store.between_entries();
+            }
         }
         Ok(())
     }

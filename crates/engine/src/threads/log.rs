@@ -72,6 +72,9 @@ impl LogThread {
                     }
                     return true;
                 }
+                Err(LogError::NoSpace { .. }) if self.shared.reserve.give() => {
+                    tracing::error!("the disk is full: its reserve is now used to delete and compact");
+                }
                 Err(LogError::NoSpace { .. }) => {
                     if !self.shared.disk_full.swap(true, Ordering::Relaxed) {
                         tracing::error!("the disk is full: writes are refused until there is room");

@@ -191,6 +191,58 @@ fn deletions_are_removed_from_disk_once_they_hide_nothing() {
     assert_eq!(store.stats().table_entries, 1);
 }
 
+/// Nothing merged while no entry was applied, so deleting freed nothing.
+#[test]
+fn an_idle_store_that_is_asked_gives_back_what_was_deleted() {
+    let folder = TempDir::new().unwrap();
+    let store =
+        LsmStore::open(folder.path(), 7, StoreOptions { memtable_bytes: 1 << 20, ..small() }).unwrap();
+    for number in 0..1000 {
+        store.put(&key(number), value(number), Sequence(1));
+    }
+    store.batch_applied(Index(1)).unwrap();
+    store.flush().unwrap();
+    for number in 0..1000 {
+        store.delete(&key(number), Sequence(2));
+    }
+    store.batch_applied(Index(2)).unwrap();
+    store.forget(Sequence(2), b"", b"");
+    let number = store.ask_reclaim();
+    assert!(store.is_reclaiming() && store.reclaimed(number).is_none(), "the writer has not been there");
+    store.between_entries();
+    let begun = std::time::Instant::now();
+    while store.reclaimed(number).is_none() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "it was never done");
+        std::thread::yield_now();
+    }
+    store.reclaimed(number).unwrap().unwrap();
+    let stats = store.stats();
+    assert_eq!((stats.table_entries, stats.memtable_bytes), (0, 0));
+    assert_eq!(store.persisted_index(), Index(2));
+}
+
+/// The engine leaves behind what a failed merge has written. On a full disk every attempt took more of it.
+#[test]
+fn a_merge_without_room_fails_and_leaves_no_files() {
+    let folder = TempDir::new().unwrap();
+    let store =
+        LsmStore::open(folder.path(), 7, StoreOptions { free_bytes_min: u64::MAX, ..small() }).unwrap();
+    for round in 1..=3 {
+        for number in 0..100 {
+            store.put(&key(number), value(number), Sequence(round));
+        }
+        store.batch_applied(Index(round)).unwrap();
+        store.flush().unwrap();
+        let error = store.compact_fully().unwrap_err();
+        let said = std::error::Error::source(&error).unwrap().to_string();
+        assert!(said.starts_with("the disk has no room to merge the store"), "{said}");
+        let files = std::fs::read_dir(folder.path().join("tables")).unwrap().count();
+        assert_eq!(files, store.stats().tables, "round {round}");
+    }
+    store.health().unwrap();
+    assert_eq!(store.get(&key(7), NEWEST).unwrap(), Some(value(7)));
+}
+
 #[test]
 fn a_scan_sees_nothing_of_what_happens_after_it_began() {
     let folder = TempDir::new().unwrap();

@@ -2,7 +2,7 @@
 
 use super::header::{header, header_at};
 use super::{translate, validate};
-use crate::commands::{check_key_length, check_space, kv_operation, page, range, read, system_operation};
+use crate::commands::{check_key_length, check_space_for, kv_operation, page, range, read, system_operation};
 use crate::consistency;
 use crate::error::{Error, Known};
 use crate::grpc::outbound::{self, AnswerStream, Answers};
@@ -62,8 +62,8 @@ impl kv_server::Kv for Kv {
         let request = request.into_inner();
         validate::put(&request)?;
         check_key_length(request.key.len(), self.engine.limits())?;
-        check_space(&self.engine)?;
         let operation = Operation::Put(translate::put(request));
+        check_space_for(&self.engine, &operation)?;
         match kv_operation(&self.engine, operation).await? {
             (revision, Done::Put(previous)) => Ok(Response::new(PutResponse {
                 header: Some(header(&self.engine, revision)),
@@ -99,10 +99,9 @@ impl kv_server::Kv for Kv {
             Refusal::Malformed => Known::TooManyOperations.into(),
             refusal => Error::from(refusal),
         })?;
-        if writes_values(&txn) {
-            check_space(&self.engine)?;
-        }
-        match kv_operation(&self.engine, Operation::Txn(txn)).await? {
+        let operation = Operation::Txn(txn);
+        check_space_for(&self.engine, &operation)?;
+        match kv_operation(&self.engine, operation).await? {
             (revision, Done::Txn { succeeded, responses }) => {
                 let header = header(&self.engine, revision);
                 Ok(Response::new(translate::txn_response(header, revision, succeeded, responses)?))
@@ -112,7 +111,7 @@ impl kv_server::Kv for Kv {
     }
 
     /// `physical` has no effect: compacted revisions cannot be read once this is answered, and the store
-    /// frees their space as it merges its tables.
+    /// frees their space as it merges its tables; under the NOSPACE alarm at once.
     async fn compact(
         &self,
         request: Request<CompactionRequest>,
@@ -123,16 +122,6 @@ impl kv_server::Kv for Kv {
         let header = header_at(&self.engine, self.engine.latest().progress());
         Ok(Response::new(CompactionResponse { header: Some(header) }))
     }
-}
-
-/// True if a transaction may grow the store.
-fn writes_values(txn: &Txn) -> bool {
-    use kv::txn_operation::Step;
-    txn.success.iter().chain(&txn.failure).any(|operation| match &operation.step {
-        Some(Step::Put(_)) => true,
-        Some(Step::Txn(txn)) => writes_values(txn),
-        _ => false,
-    })
 }
 
 /// Maximum keys in a message of a range stream.

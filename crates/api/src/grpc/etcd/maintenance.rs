@@ -27,11 +27,13 @@ const SNAPSHOT_PADDING: usize = 512;
 /// The service.
 pub(crate) struct Maintenance {
     engine: Engine,
+    /// Locked by the one request that waits for it.
+    defragmenting: tokio::sync::Mutex<()>,
 }
 
 impl Maintenance {
     pub(crate) fn new(engine: Engine) -> Self {
-        Self { engine }
+        Self { engine, defragmenting: tokio::sync::Mutex::default() }
     }
 
     fn header(&self) -> Option<pb::ResponseHeader> {
@@ -116,13 +118,16 @@ impl maintenance_server::Maintenance for Maintenance {
         Ok(response)
     }
 
+    /// Writes the store out and merges it, which frees the space of what was deleted and compacted. Only on
+    /// this replica, as in etcd; unlike etcd's, it goes on serving.
     async fn defragment(
         &self,
         _: Request<pb::DefragmentRequest>,
     ) -> Result<Response<pb::DefragmentResponse>, Status> {
-        tracing::info!(
-            "defragment: nothing to do; the store frees space as it merges its tables, and has no file that only grows"
-        );
+        let Ok(_only) = self.defragmenting.try_lock() else {
+            return Err(Error::precondition("this replica is being defragmented already").into());
+        };
+        self.engine.reclaim().await.map_err(Error::precondition)?;
         Ok(Response::new(pb::DefragmentResponse { header: self.header() }))
     }
 

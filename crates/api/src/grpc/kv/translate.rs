@@ -4,7 +4,7 @@
 //! if they hold, else a read of the key, so that a refusal can say why in the same step.
 
 use crate::clock;
-use crate::commands::{check_key_length, check_space};
+use crate::commands::{check_key_length, check_space_for};
 use crate::error::{Error, Known};
 use bytes::Bytes;
 use quoin_core::kv::txn_operation::Step;
@@ -34,8 +34,8 @@ pub(super) enum Kind {
 /// # Errors
 /// The key, the time to live or a condition is invalid, or there is no space.
 pub(super) fn put(engine: &Engine, request: pb::PutRequest) -> Result<Write, Error> {
-    check_space(engine)?;
     let operation = put_operation(engine.limits(), request)?;
+    check_space_for(engine, &operation)?;
     Ok(Write { command: operation.into_command(), kind: Kind::Put })
 }
 
