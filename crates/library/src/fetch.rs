@@ -16,8 +16,9 @@ use super::source::{Objects, Source, SourceError};
 use bytes::Bytes;
 use futures_util::TryStreamExt;
 use quoin_table::{FileEntry, Layer, Manifest, Options, TableError, manifest};
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io::{self, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 /// A layer to fetch.
@@ -151,6 +152,8 @@ async fn bring(source: &Source, partial: &Path, entry: &FileEntry) -> Result<(),
     };
     written.sync_all().map_err(at(&part))?;
     std::fs::rename(&part, &file).map_err(at(&file))?;
+    // It will be mapped: nobody is to write to it by mistake. Not before it is named: the next attempt appends.
+    std::fs::set_permissions(&file, Permissions::from_mode(0o444)).map_err(at(&file))?;
     sync_folder(partial)
 }
 

@@ -33,7 +33,8 @@ mod blocks;
 #[cfg(feature = "build")]
 pub mod build;
 pub mod codec;
-pub mod error;
+pub mod cut;
+mod error;
 mod format;
 mod hash;
 pub mod hex;

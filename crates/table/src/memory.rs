@@ -1,16 +1,19 @@
-//! A file's bytes in memory: mapped, or read into huge pages. The only module with unsafe code.
+//! A file's bytes in memory: mapped, or read into huge pages. Unsafe code is here and in [`crate::cut`] alone.
 //!
 //! The bytes do not change while a [`Memory`] lives, so they can be lent as a slice. This requires that
-//! nobody truncates or overwrites a mapped file: the node keeps files under its own names and removes them by
-//! unlinking, which leaves mappings intact.
+//! nobody cuts or overwrites a mapped file: the node keeps files under its own names, read-only, and removes
+//! them by unlinking, which leaves mappings intact. Where somebody cuts one all the same, [`crate::cut`] ends
+//! the process and names the file.
 //!
 //! Deliberately absent: a second copy. A file is read into huge pages piece by piece, and the kernel drops
 //! each piece from its page cache.
 #![allow(unsafe_code, reason = "mapping files and prefetching have no safe form")]
 
+use crate::cut::Watched;
 use memmap2::{Advice, Mmap, MmapMut, MmapOptions};
 use std::fs::File;
 use std::io::{self, Read};
+use std::path::Path;
 
 /// Bytes per read into huge pages, and the size of a huge page on the supported platforms.
 const PIECE: usize = 2 << 20;
@@ -30,19 +33,26 @@ pub enum Place {
 pub(crate) struct Memory(Kind);
 
 enum Kind {
-    Mapped(Mmap),
-    Huge { bytes: MmapMut, length: usize },
+    /// Fields are dropped in order: the mapping is no longer watched when it goes.
+    Mapped {
+        _watched: Watched,
+        map: Mmap,
+    },
+    Huge {
+        bytes: MmapMut,
+        length: usize,
+    },
 }
 
 impl Memory {
-    /// The first `length` bytes of `file`, which is at least that long.
-    pub(crate) fn load(file: &File, length: usize, place: Place) -> io::Result<Self> {
+    /// The first `length` bytes of `file`, which is at least that long; `path` is its name in messages.
+    pub(crate) fn load(file: &File, path: &Path, length: usize, place: Place) -> io::Result<Self> {
         match place {
             Place::Mapped => {
                 // SAFETY: nobody changes a mapped file, see the module's head.
                 let map = unsafe { MmapOptions::new().len(length).map(file)? };
                 map.advise(Advice::Random)?;
-                Ok(Self(Kind::Mapped(map)))
+                Ok(Self(Kind::Mapped { _watched: Watched::new(&map, path), map }))
             }
             Place::Huge => Ok(Self(Kind::Huge { bytes: read_huge(file, length)?, length })),
         }
@@ -51,14 +61,14 @@ impl Memory {
     /// Locks the bytes in memory (mlock).
     pub(crate) fn lock(&self) -> io::Result<()> {
         match &self.0 {
-            Kind::Mapped(map) => map.lock(),
+            Kind::Mapped { map, .. } => map.lock(),
             Kind::Huge { bytes, .. } => bytes.lock(),
         }
     }
 
     /// Tells the kernel whether the next reads are sequential or random.
     pub(crate) fn expect_scan(&self, scan: bool) {
-        if let Kind::Mapped(map) = &self.0 {
+        if let Kind::Mapped { map, .. } = &self.0 {
             // Only advice: without it, reading is slower.
             let _ = map.advise(if scan { Advice::Sequential } else { Advice::Random });
         }
@@ -67,7 +77,7 @@ impl Memory {
     #[inline]
     pub(crate) fn bytes(&self) -> &[u8] {
         match &self.0 {
-            Kind::Mapped(map) => map,
+            Kind::Mapped { map, .. } => map,
             Kind::Huge { bytes, length } => &bytes[..*length],
         }
     }

@@ -56,7 +56,7 @@ impl Shard {
         }
         let length = usize::try_from(length)
             .map_err(|_| structure(format!("{length} bytes do not fit this machine's address space")))?;
-        let memory = Memory::load(&handle, length, options.place).map_err(io)?;
+        let memory = Memory::load(&handle, file, length, options.place).map_err(io)?;
         memory.expect_scan(true);
         blocks::check(memory.bytes(), &header, file)?;
         memory.expect_scan(false);

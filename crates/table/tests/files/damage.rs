@@ -1,10 +1,12 @@
 //! Damaged files: a changed, missing or added byte is refused, and the error names file, block and checksums.
 
-use super::write;
+use super::{open as open_files, write};
 use proptest::prelude::*;
 use quoin_table::{Codec, FileError, Options, Plan, Schema, Shard, Table};
 use std::collections::BTreeMap;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
+use std::process::Command;
 use std::sync::LazyLock;
 
 const BLOCK: usize = 64 << 10;
@@ -46,6 +48,38 @@ fn every_flipped_byte_is_refused_with_file_block_and_both_checksums() {
         bytes[place] = whole[place];
     }
     open(folder.path(), &bytes).expect("whole again");
+}
+
+/// Set in the process that is to be ended.
+const FOLDER: &str = "QUOIN_TEST_CUT_IN";
+
+/// The process died of SIGBUS without a word.
+#[test]
+fn a_process_whose_mapped_file_is_cut_ends_and_names_the_file() {
+    if let Some(folder) = std::env::var_os(FOLDER) {
+        return read_while_cutting(Path::new(&folder));
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut child = Command::new(std::env::current_exe().expect("this test"));
+    child.args(["--exact", "damage::a_process_whose_mapped_file_is_cut_ends_and_names_the_file"]);
+    let ended = child.env(FOLDER, folder.path()).output().expect("it starts");
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.signal(), Some(libc::SIGBUS), "{}: {said}", ended.status);
+    let file = folder.path().join("shard-1");
+    assert!(said.contains(&format!("the mapped file {} was cut", file.display())), "{said}");
+}
+
+fn read_while_cutting(folder: &Path) {
+    let entries: BTreeMap<u64, Vec<u8>> = (0..20_000u64).map(|key| (key, vec![key as u8; 90])).collect();
+    let files = write(folder, &Schema::variable(8), Plan { shards: 2, parts: 2 }, &entries);
+    // A mapping that is gone must not be blamed.
+    drop(open_files(&files, Options::default()));
+    let table = open_files(&files, Options::default());
+    std::fs::File::options().write(true).open(&files[1]).and_then(|file| file.set_len(100)).expect("cut");
+    for key in entries.keys() {
+        std::hint::black_box(table.get(*key));
+    }
+    panic!("the cut was not noticed");
 }
 
 #[test]
