@@ -33,6 +33,8 @@ mod life;
 mod page;
 mod preface;
 mod resp;
+#[cfg(test)]
+mod testing;
 
 /// What the fuzz targets drive.
 #[cfg(feature = "fuzzing")]

@@ -137,6 +137,11 @@ impl Hub {
         (mark.take(), self.newest.load(SeqCst))
     }
 
+    /// Whether the ring reaches back to `from`.
+    pub(super) fn ring_reaches(&self, from: u64) -> bool {
+        self.ring.read().reaches(from)
+    }
+
     /// What is of `interest` from `from` to `newest`, if the ring reaches back that far.
     pub(super) fn read_ring(&self, interest: &Interest, from: u64, newest: u64) -> Option<Piece> {
         self.ring.read().read(interest, from, newest)

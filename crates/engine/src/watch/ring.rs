@@ -32,6 +32,11 @@ impl Ring {
         Some(piece)
     }
 
+    /// Whether it reaches back to `from`.
+    pub(super) fn reaches(&self, from: u64) -> bool {
+        self.events.front().is_some_and(|first| first.revision.0 <= from)
+    }
+
     /// The events from `from` on. Revisions have no gaps, so the first one tells where that is.
     fn from(&self, from: u64) -> Option<impl Iterator<Item = &Arc<Event>>> {
         let skip = from.checked_sub(self.events.front()?.revision.0)?;

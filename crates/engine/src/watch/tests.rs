@@ -115,6 +115,26 @@ async fn a_watch_of_the_future_begins_there() {
 }
 
 #[tokio::test]
+async fn a_watch_is_live_once_it_has_begun_and_needs_no_history() {
+    let (world, hub) = World::new(4);
+    let mut ahead = hub.watch(all_keys(), Revision(4));
+    let mut behind = hub.watch(all_keys(), Revision(2));
+    assert!(!ahead.is_live(), "it begins in the future");
+    assert!(behind.is_live(), "nothing is missing");
+    for number in 2..=10 {
+        world.put(&hub, "k", &number.to_string());
+    }
+    assert!(!behind.is_live(), "its events have left the ring");
+    assert_eq!(seen(&behind.next_ready_to(Revision(5)).await.unwrap().unwrap()).last().unwrap().0, 5);
+    assert_eq!(behind.next_ready_to(Revision(5)).await.unwrap(), None);
+    assert!(!behind.is_live() && behind.position() == Revision(5));
+    let rest = drain(&mut behind).await.unwrap();
+    assert_eq!((rest[0].0, rest.len(), behind.is_live()), (6, 5, true));
+    assert_eq!(drain(&mut ahead).await.unwrap().len(), 7);
+    assert!(ahead.is_live());
+}
+
+#[tokio::test]
 async fn a_watcher_behind_compaction_is_told_so() {
     let (world, hub) = World::new(2);
     let mut watcher = hub.watch(all_keys(), Revision(2));

@@ -78,16 +78,24 @@ impl Watcher {
     /// # Errors
     /// As [`Self::next`].
     pub async fn next_ready(&mut self) -> Result<Option<Vec<Arc<Event>>>, WatchEnd> {
+        self.next_ready_to(Revision(u64::MAX)).await
+    }
+
+    /// As [`Self::next_ready`], but returns nothing above the revision `to`.
+    ///
+    /// # Errors
+    /// As [`Self::next`].
+    pub async fn next_ready_to(&mut self, to: Revision) -> Result<Option<Vec<Arc<Event>>>, WatchEnd> {
         loop {
             if self.hub.is_stopped() {
                 return Err(WatchEnd::Stopped);
             }
             let newest = self.take_mark();
             let from = self.examine_from.max(self.taken + 1);
-            if self.examine_from == 0 || from > newest {
+            if self.examine_from == 0 || from > newest.min(to.0) {
                 return Ok(None);
             }
-            let piece = self.examine(from, newest).await?;
+            let piece = self.examine(from, newest.min(to.0)).await?;
             self.taken = piece.examined_to;
             self.examine_from = if piece.examined_to < newest { piece.examined_to + 1 } else { 0 };
             if !piece.events.is_empty() {
@@ -112,6 +120,14 @@ impl Watcher {
     /// Whether everything up to the newest revision was returned.
     pub fn is_synced(&self) -> bool {
         self.position() >= self.hub.newest()
+    }
+
+    /// Whether the watch has begun (it does not begin in the future) and what it has not returned yet is in
+    /// memory. Only meaningful between calls of [`Self::next`].
+    pub fn is_live(&self) -> bool {
+        let newest = self.hub.newest().0;
+        let next = self.position().0 + 1;
+        self.taken <= newest && (next > newest || self.hub.ring_reaches(next))
     }
 
     /// Takes the mark over; returns the newest revision of the same moment.

@@ -1,6 +1,7 @@
 //! One watch of a stream: takes events from the hub and turns them into etcd's answers.
 
 use super::header::{header, signed};
+use super::progress::Part;
 use super::translate;
 use crate::commands::long_read;
 use crate::error::Error;
@@ -14,7 +15,7 @@ use quoin_proto::mvccpb;
 use quoin_proto::mvccpb::event::EventType;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 use tokio::time::{Instant, interval_at};
 
 /// How often a watch that asked for it gets progress while nothing happens.
@@ -27,8 +28,8 @@ const LOOKUPS_IN_PLACE_MAX: usize = 64;
 pub(super) enum Control {
     /// End.
     Cancel,
-    /// Say up to which revision everything was delivered.
-    Progress(oneshot::Sender<Revision>),
+    /// Take part in a report of progress.
+    Report(Part),
 }
 
 /// What a watch shall send.
@@ -73,16 +74,12 @@ impl Feed {
                     }
                 }
                 command = commands.recv() => match command {
-                    Some(Control::Progress(answer)) => {
-                        // This fails if the stream has ended.
-                        let _ = answer.send(self.watcher.position());
-                        Ok(())
-                    }
+                    Some(Control::Report(part)) => self.report(part).await,
                     Some(Control::Cancel) => return self.canceled().await,
                     None => return,
                 },
-                // As in etcd, only a watch that has caught up gets progress; the others will get events.
-                _ = quiet.tick(), if self.options.progress => match self.watcher.is_synced() {
+                // As in etcd, only a watch that has begun and caught up gets progress.
+                _ = quiet.tick(), if self.options.progress => match self.watcher.is_synced() && self.watcher.is_live() {
                     true => self.send(self.response(self.watcher.position())).await,
                     false => Ok(()),
                 },
@@ -100,6 +97,26 @@ impl Feed {
 
     async fn send(&self, response: WatchResponse) -> Result<(), ()> {
         self.responses.send(Ok(response)).await.map_err(drop)
+    }
+
+    /// Stops; delivers what it is told to; goes on when the report is queued.
+    async fn report(&mut self, mut part: Part) -> Result<(), ()> {
+        // This fails, as below, if the stream has ended.
+        let _ = part.stopped.send(self.watcher.is_live());
+        while let Some(order) = part.orders.recv().await {
+            loop {
+                match self.watcher.next_ready_to(order.to).await {
+                    Ok(Some(events)) => self.deliver(events).await?,
+                    Ok(None) => break,
+                    Err(end) => {
+                        self.end(end).await;
+                        return Err(());
+                    }
+                }
+            }
+            let _ = order.delivered.send(());
+        }
+        Ok(())
     }
 
     async fn canceled(&self) {

@@ -1,6 +1,6 @@
 //! etcd's v3 API, one file per service. `validate.rs` has etcd's rules for requests, `translate.rs` turns
 //! valid ones into commands and replies into answers, `header.rs` makes their headers. `queue.rs` is what
-//! locks and elections share, `feed.rs` one watch.
+//! locks and elections share, `feed.rs` one watch, `progress.rs` what all watches of a stream report together.
 //!
 //! Deliberately absent: users and roles (`auth.rs` answers so), and etcd's files on disk, so `Defragment` has
 //! nothing to do.
@@ -14,6 +14,7 @@ mod kv;
 mod lease;
 mod lock;
 mod maintenance;
+mod progress;
 mod queue;
 mod translate;
 mod validate;

@@ -1,7 +1,8 @@
 //! etcd's `Watch`: many watches on one stream.
 //!
 //! Each watch is a task that takes events from the hub and puts answers into the stream's queue; `feed.rs` is
-//! that task. The stream itself only creates and cancels watches, and asks all of them for their progress.
+//! that task. The stream itself only creates and cancels watches, and reports the progress of all of them
+//! (`progress.rs`).
 //!
 //! **Invariant: Order on the stream.** A watch's answers are: created, events in the order of revisions,
 //! canceled. A report of progress follows everything up to its revision.
@@ -11,6 +12,7 @@
 
 use super::feed::{self, Control, Feed};
 use super::header::{header, signed};
+use super::progress::Stopped;
 use crate::changes::interest;
 use crate::error::{Error, Known};
 use crate::grpc::inbound;
@@ -25,9 +27,13 @@ use quoin_proto::etcdserverpb::watch_request::RequestUnion;
 use quoin_proto::etcdserverpb::watch_server;
 use std::collections::HashMap;
 use std::time::Duration;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tonic::{Request, Response, Status, Streaming};
+
+#[cfg(test)]
+mod tests;
 
 /// Maximum answers that wait for a slow client. One has about a mebibyte of events.
 const RESPONSES_MAX: usize = 16;
@@ -41,6 +47,10 @@ const NO_WATCH: i64 = -1;
 /// to end it.
 const LEADER_PERIOD: Duration = Duration::from_secs(1);
 const LEADERLESS_MAX: u32 = 3;
+/// How often a report of progress is tried while a watch does not allow it, and what each watch adds to that,
+/// so that trying costs little however many there are.
+const REPORT_PERIOD: Duration = Duration::from_millis(100);
+const REPORT_PERIOD_PER_WATCH: Duration = Duration::from_micros(100);
 
 /// The service.
 pub(crate) struct Watch {
@@ -96,28 +106,46 @@ struct Stream {
     next_id: i64,
     /// The number of watches at which those that have ended are removed.
     forget_at: usize,
+    /// When to try to give a report of progress that was asked for.
+    report_at: Option<Instant>,
 }
 
 impl Stream {
     fn new(engine: Engine, responses: Answers<pb::WatchResponse>) -> Self {
-        Self { engine, responses, watches: HashMap::new(), feeds: JoinSet::new(), next_id: 0, forget_at: 64 }
+        Self {
+            engine,
+            responses,
+            watches: HashMap::new(),
+            feeds: JoinSet::new(),
+            next_id: 0,
+            forget_at: 64,
+            report_at: None,
+        }
     }
 
     async fn run(&mut self, mut requests: Streaming<pb::WatchRequest>) -> Result<(), Error> {
+        let mut listens = true;
         loop {
-            let arrived = inbound::next_many(&mut requests, REQUESTS_AT_ONCE_MAX).await?;
-            if arrived.is_empty() {
-                // A client that ends its requests still listens.
-                std::future::pending::<()>().await;
-            }
-            for request in arrived {
-                match request.request_union {
-                    Some(RequestUnion::CreateRequest(request)) => self.create(request).await,
-                    Some(RequestUnion::CancelRequest(request)) => self.cancel(request.watch_id).await,
-                    Some(RequestUnion::ProgressRequest(_)) => self.report_progress().await,
-                    None => {}
+            tokio::select! {
+                arrived = inbound::next_many(&mut requests, REQUESTS_AT_ONCE_MAX), if listens => {
+                    let arrived = arrived?;
+                    // A client that ends its requests still listens.
+                    listens = !arrived.is_empty();
+                    for request in arrived {
+                        self.serve(request).await;
+                    }
                 }
+                () = until(self.report_at) => self.report_progress().await,
             }
+        }
+    }
+
+    async fn serve(&mut self, request: pb::WatchRequest) {
+        match request.request_union {
+            Some(RequestUnion::CreateRequest(request)) => self.create(request).await,
+            Some(RequestUnion::CancelRequest(request)) => self.cancel(request.watch_id).await,
+            Some(RequestUnion::ProgressRequest(_)) => self.report_progress().await,
+            None => {}
         }
     }
 
@@ -212,26 +240,35 @@ impl Stream {
         }
     }
 
+    /// Reports up to which revision all watches have delivered everything, or owes the report.
     async fn report_progress(&mut self) {
-        let mut revision = self.engine.hub().newest();
-        let mut answers = Vec::with_capacity(self.watches.len());
-        for control in self.watches.values() {
-            let (answer, awaited) = oneshot::channel();
-            if control.send(Control::Progress(answer)).await.is_ok() {
-                answers.push(awaited);
-            }
+        let stopped = Stopped::all(self.watches.values()).await;
+        if !stopped.live {
+            let watches = u32::try_from(self.watches.len()).unwrap_or(u32::MAX);
+            self.report_at = Some(Instant::now() + REPORT_PERIOD + REPORT_PERIOD_PER_WATCH * watches);
+            return;
         }
-        for answer in answers {
-            // A watch that has ended meanwhile holds nothing back.
-            revision = answer.await.map_or(revision, |position| revision.min(position));
-        }
+        self.report_at = None;
+        // Nothing above it was sent: events are sent once it is as new as they are.
+        let revision = self.engine.hub().newest();
+        stopped.deliver(revision).await;
         let header = Some(header(&self.engine, revision));
         self.send(pb::WatchResponse { header, watch_id: NO_WATCH, ..Default::default() }).await;
+        // Only now the watches may go on.
+        drop(stopped);
     }
 
     async fn send(&self, response: pb::WatchResponse) {
         // This fails if the client has left, which ends the stream.
         let _ = self.responses.send(Ok(response)).await;
+    }
+}
+
+/// Returns at `moment`; without one never.
+async fn until(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => tokio::time::sleep_until(moment).await,
+        None => std::future::pending().await,
     }
 }
 

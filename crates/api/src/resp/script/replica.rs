@@ -3,12 +3,9 @@
 
 use crate::Life;
 use crate::grpc::table::Table;
-use quoin_consensus::log::RealDisk;
-use quoin_core::system::{self, Alarm, AlarmKind, Member};
-use quoin_engine::{
-    Consistency, Engine, Founding, Limits, LogConfig, Opened, Owner, RaftConfig, Running, Settings,
-    StoreConfig,
-};
+use crate::testing::{self, MEMBER};
+use quoin_core::system::{self, Alarm, AlarmKind};
+use quoin_engine::{Engine, Limits, Running, Settings};
 use quoin_library::{Keeper, Library, TableConfig};
 use quoin_proto::quoin::table::v1 as pb;
 use quoin_proto::quoin::table::v1::table_server::Table as _;
@@ -22,9 +19,6 @@ use tempfile::TempDir;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tonic::Request;
-
-/// The only member.
-const MEMBER: u64 = 1;
 
 pub(super) struct Replica {
     runtime: Runtime,
@@ -42,12 +36,8 @@ pub(super) struct Replica {
 /// Small limits, so that scripts can exceed them.
 fn settings() -> Settings {
     Settings {
-        name: "alone".into(),
-        raft: RaftConfig { tick_ms: 5, ..RaftConfig::default() },
-        log: LogConfig { segment_bytes: 1 << 20, ..LogConfig::default() },
-        store: StoreConfig { reserve_bytes: 0, ..StoreConfig::default() },
         limits: Limits { request_bytes_max: 200_000, response_bytes_max: 1000, ..Limits::default() },
-        ..Settings::default()
+        ..testing::settings()
     }
 }
 
@@ -55,26 +45,18 @@ impl Replica {
     /// Starts a new cluster of one replica; returns once it serves.
     pub(super) fn start() -> Self {
         let runtime = Runtime::new().unwrap();
+        let (folder, running) = testing::start(&runtime, settings());
         let entered = runtime.enter();
-        let folder = tempfile::tempdir().unwrap();
-        let disk = Arc::new(RealDisk::open(&folder.path().join("log")).unwrap());
-        let member = Member { id: MEMBER, name: "alone".into(), ..Member::default() };
-        let founding = Founding::of(vec![member]);
-        let owner = Owner { cluster: 1, id: MEMBER, disk: 1, ..Owner::default() };
-        let opened = Opened::open(owner, folder.path(), disk, settings(), Some(&founding)).unwrap();
-        let listen = || TcpListener::bind("127.0.0.1:0").unwrap();
-        let running = opened.start(listen(), BTreeMap::new()).unwrap();
         let engine = running.engine();
         let library = Arc::new(Library::new(TableConfig { keys_max: 4, ..TableConfig::default() }));
         let tables = folder.path().join("tables");
         let keeper =
             Keeper::start(engine.clone(), Arc::clone(&library), tables, runtime.handle().clone()).unwrap();
-        let (listener, (life, ending)) = (listen(), watch::channel(false));
+        let (life, ending) = watch::channel(false);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let listener = crate::into_tokio(listener).unwrap();
         runtime.spawn(crate::resp::serve(engine.clone(), Arc::clone(&library), listener, Life(ending)));
-        wait_blocking("the replica to lead", || runtime.block_on(engine.read(Consistency::Linearizable)))
-            .unwrap();
         drop(entered);
         Self {
             runtime,

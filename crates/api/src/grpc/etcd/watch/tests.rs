@@ -1,0 +1,101 @@
+//! Reports of progress against the events around them.
+
+use super::*;
+use crate::testing::alone;
+use quoin_core::{Reply, kv};
+use tokio::sync::mpsc::Receiver;
+
+type Answered = Receiver<Result<pb::WatchResponse, Status>>;
+
+/// A stream whose queue has room for one answer, so that each further one waits for the client.
+fn stream(engine: &Engine) -> (Stream, Answered) {
+    let (responses, answered) = mpsc::channel(1);
+    (Stream::new(engine.clone(), responses), answered)
+}
+
+async fn next(answered: &mut Answered) -> pb::WatchResponse {
+    answered.recv().await.expect("the stream lives").expect("no error")
+}
+
+/// Watches one key from a revision on; 0 is from now on.
+async fn create(stream: &mut Stream, answered: &mut Answered, key: &'static str, start_revision: i64) {
+    let request = pb::WatchCreateRequest { key: key.into(), start_revision, ..Default::default() };
+    stream.create(request).await;
+    assert!(next(answered).await.created);
+}
+
+async fn put(engine: &Engine, key: &'static str) -> i64 {
+    let put = kv::Put { key: key.into(), ..kv::Put::default() };
+    match engine.propose(kv::Operation::Put(put).into_command()).await {
+        Ok(Reply::Kv(kv::Reply { revision, .. })) => signed(revision.0),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Lets all tasks run until they wait.
+async fn settle() {
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+}
+
+fn is_report(response: &pb::WatchResponse) -> bool {
+    response.watch_id == NO_WATCH
+}
+
+fn revision(response: &pb::WatchResponse) -> i64 {
+    response.header.expect("every answer has a header").revision
+}
+
+/// The watches were asked one after the other how far they are, and those asked first went on meanwhile: the
+/// report was queued behind events above its revision.
+#[test]
+fn a_report_of_progress_stands_between_the_events_up_to_it_and_those_above_it() {
+    alone(|engine| async move {
+        let (mut stream, mut answered) = stream(&engine);
+        for _ in 0..3 {
+            create(&mut stream, &mut answered, "k", 0).await;
+        }
+        put(&engine, "k").await;
+        settle().await;
+        // One watch's event is in the queue; the other two wait to put theirs there.
+        let client = async {
+            settle().await;
+            let second = put(&engine, "k").await;
+            settle().await;
+            let mut before = vec![next(&mut answered).await];
+            while !before.last().is_some_and(is_report) {
+                before.push(next(&mut answered).await);
+            }
+            let report = before.pop().expect("it was just taken");
+            assert!(before.iter().all(|event| revision(event) <= revision(&report)), "{before:?} {report:?}");
+            assert_eq!((before.len(), revision(&report)), (6, second), "nothing up to it is missing");
+        };
+        tokio::join!(stream.report_progress(), client);
+        let third = put(&engine, "k").await;
+        for _ in 0..3 {
+            assert_eq!(revision(&next(&mut answered).await), third);
+        }
+    });
+}
+
+/// A client resumes a watch behind the last report, so it would have got events from before the beginning.
+/// After a restart, reports of a replica that had not caught up went back behind earlier ones in this way.
+#[test]
+fn there_is_no_report_of_progress_before_every_watch_has_begun() {
+    alone(|engine| async move {
+        let (mut stream, mut answered) = stream(&engine);
+        let newest = put(&engine, "other").await;
+        create(&mut stream, &mut answered, "k", 0).await;
+        create(&mut stream, &mut answered, "k", newest + 3).await;
+        for _ in 0..2 {
+            stream.report_progress().await;
+            assert!(answered.is_empty() && stream.report_at.is_some());
+            put(&engine, "other").await;
+        }
+        stream.report_progress().await;
+        let report = next(&mut answered).await;
+        assert!(is_report(&report) && stream.report_at.is_none());
+        assert_eq!(revision(&report), newest + 2);
+    });
+}
