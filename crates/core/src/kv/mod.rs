@@ -2,12 +2,14 @@
 //!
 //! `command.rs` and `reply.rs` are what clients ask and are answered, `machine.rs` is what a command does
 //! (checked by `txn.rs` and `check.rs`, its conditions by `compare.rs`, expiry by `deadline.rs`), `query.rs`
-//! and `range.rs` are how the state is read, `record.rs` is its bytes in the store, `recent.rs` a cache.
+//! and `range.rs` are how the state is read, `hash.rs` what replicas are compared by, `record.rs` its bytes in
+//! the store, `recent.rs` a cache.
 
 mod check;
 mod command;
 mod compare;
 mod deadline;
+mod hash;
 mod machine;
 #[cfg(any(test, feature = "testing"))]
 pub mod model;
@@ -25,6 +27,7 @@ pub use command::{
     Command, Compare, CompareResult, CompareTarget, Delete, Increment, LeaseGrant, MetadataAt, Operation,
     Put, Range, SortOrder, SortTarget, Ttl, Txn, TxnOperation, txn_operation,
 };
+pub use hash::hash;
 pub(crate) use machine::EXPIRIES_PER_BATCH_MAX;
 pub use machine::{LEASE_TTL_S_MAX, Machine};
 pub use query::{Floor, change_to_key_value, floor, get, lease, leases, watch_bounds};

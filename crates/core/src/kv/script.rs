@@ -9,6 +9,7 @@
 //! incr KEY BY
 //! grant ID SECONDS   revoke ID   keep-alive ID   lease ID   leases
 //! floor KEY version=N|rev=N
+//! hash [REV]    what replicas are compared by, as FNV-1a
 //! ```
 //! `''` is the empty key; `END` is `*` for "all keys from here on".
 
@@ -17,10 +18,10 @@
 use super::{
     Compare, CompareResult, CompareTarget, Delete, Floor, Increment, KeyValue, LeaseGrant, MetadataAt,
     Operation, Put, Range, Refusal, Reply, Response, SortOrder, SortTarget, Ttl, Txn, TxnOperation,
-    change_to_key_value, floor, lease, leases, range, txn_operation::Step,
+    change_to_key_value, floor, hash, lease, leases, range, txn_operation::Step,
 };
 use crate::golden::{Line, Vocabulary, World, number};
-use crate::{Event, system};
+use crate::{Event, Revision, history, system};
 use bytes::Bytes;
 use std::fmt::Write;
 
@@ -44,6 +45,7 @@ fn run(world: &mut World<'_>, line: &Line<'_>) -> bool {
             let reply = range(world.view(), &world.progress(), &get(words)).unwrap();
             show_result(world, &reply.map(Response::Range));
         }
+        "hash" => show_hash(world, words),
         "floor" => show_floor(world, words),
         "lease" => show_lease(world, line.number(0)),
         "leases" => {
@@ -113,6 +115,18 @@ fn show(world: &mut World<'_>, response: &Response, indent: &str) {
         Response::Number(number) => world.say(format!("{indent}{number}")),
         Response::Revoked => world.say(format!("{indent}revoked")),
     }
+}
+
+fn show_hash(world: &mut World<'_>, words: &[&str]) {
+    let revision = words.first().map_or(world.progress().revision, |text| Revision(number(text)));
+    let sequence = history::sequence_at(world.view(), &world.progress(), revision).unwrap();
+    let shown = sequence.map(|sequence| {
+        let mut fnv = 0xcbf2_9ce4_8422_2325_u64;
+        let mut add = |byte: u8| fnv = (fnv ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        hash(world.view().at(sequence), |bytes| bytes.iter().for_each(|byte| add(*byte))).unwrap();
+        format!("hash {fnv:016x}")
+    });
+    world.say(shown.unwrap_or_else(|why| format!("refused: {why}")));
 }
 
 fn show_floor(world: &mut World<'_>, words: &[&str]) {
