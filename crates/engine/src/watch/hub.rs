@@ -1,7 +1,7 @@
 //! Where the apply thread and the watchers meet.
 //!
 //! **Invariant: Marks.** Before the newest revision becomes visible, every watcher that an event concerns is
-//! marked with that event's revision, unless an older mark stands. A watcher takes its mark and the newest
+//! marked with the first revision that does, unless an older mark stands. A watcher takes its mark and the newest
 //! revision at one moment, never in the midst of a publication. So a watcher without a mark has nothing to
 //! read up to the newest revision, one with a mark reads on from it, and no event falls between.
 //!
@@ -12,11 +12,12 @@ use super::history::Source;
 use super::interest::Interest;
 use super::mark::Mark;
 use super::piece::Piece;
-use super::registry::Registry;
-use super::ring::Ring;
-use parking_lot::RwLock;
+use super::registry::{Registry, WatcherId};
+use super::ring::{Entry, Ring};
+use parking_lot::{Mutex, RwLock};
 use quoin_core::{Event, Progress, Revision, Store};
 use std::any::Any;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
@@ -41,7 +42,7 @@ pub struct Hub {
     options: Options,
     ring: RwLock<Ring>,
     newest: AtomicU64,
-    registry: RwLock<Registry>,
+    registry: Mutex<Registry>,
     stopped: AtomicBool,
 }
 
@@ -54,38 +55,37 @@ impl Hub {
             options,
             ring: RwLock::default(),
             newest: AtomicU64::new(newest),
-            registry: RwLock::default(),
+            registry: Mutex::default(),
             stopped: AtomicBool::new(false),
         })
     }
 
-    /// Publishes `events`, of which the newest has revision `newest`. Called by the apply thread once they
-    /// can be read.
+    /// Publishes `events`, those of one log entry, of which the newest has revision `newest`. Called by the
+    /// apply thread once they can be read.
     pub fn publish(&self, events: Vec<Event>, newest: Revision) {
-        let mut concerned = Vec::new();
-        {
-            let registry = self.registry.read();
-            for event in &events {
-                registry.concerned(event, &mut concerned);
-            }
-            let mut ring = self.ring.write();
-            for event in events {
-                ring.push(event, self.options.ring_events_max, self.options.ring_bytes_max);
-            }
-            // Invariant: Marks. The locks keep watchers from registering and from taking their marks.
-            for (mark, revision) in &concerned {
-                mark.set(*revision);
-            }
-            self.newest.store(newest.0, SeqCst);
+        let mut registry = self.registry.lock();
+        let concerned = registry.concerned(&events);
+        let entry = Entry::of(events);
+        let mut ring = self.ring.write();
+        let Options { ring_events_max, ring_bytes_max } = self.options;
+        let dropped = entry.map(|entry| ring.push(entry, ring_events_max, ring_bytes_max));
+        // Invariant: Marks. The lock keeps watchers from taking their marks.
+        for (group, revision) in &concerned {
+            group.marks().for_each(|mark| mark.set(*revision));
         }
-        for (mark, _) in concerned {
-            mark.changed.notify_one();
+        self.newest.store(newest.0, SeqCst);
+        drop(ring);
+        for (group, _) in concerned {
+            group.marks().for_each(|mark| mark.changed.notify_one());
         }
+        drop(registry);
+        // Unlocked: there may be many.
+        drop(dropped);
     }
 
     /// A snapshot has replaced the store. The ring would have a gap, so all watchers go on from history.
     pub fn reset(&self, newest: Revision) {
-        let registry = self.registry.read();
+        let registry = self.registry.lock();
         let mut ring = self.ring.write();
         *ring = Ring::default();
         let known = self.newest.load(SeqCst);
@@ -97,7 +97,7 @@ impl Hub {
     /// Ends all watches.
     pub fn stop(&self) {
         self.stopped.store(true, SeqCst);
-        self.registry.read().for_each(|mark| mark.changed.notify_one());
+        self.registry.lock().for_each(|mark| mark.changed.notify_one());
     }
 
     /// The newest revision that watchers can have seen.
@@ -112,7 +112,7 @@ impl Hub {
 
     /// How many watches there are.
     pub fn watchers(&self) -> usize {
-        self.registry.read().len()
+        self.registry.lock().len()
     }
 
     pub(super) fn source(&self) -> &Arc<dyn Source> {
@@ -123,12 +123,12 @@ impl Hub {
         self.stopped.load(SeqCst)
     }
 
-    pub(super) fn register(&self, interest: &Interest, mark: &Arc<Mark>) {
-        self.registry.write().add(interest, mark);
+    pub(super) fn register(&self, interest: &Interest, mark: &Arc<Mark>) -> WatcherId {
+        self.registry.lock().add(interest, mark)
     }
 
-    pub(super) fn unregister(&self, interest: &Interest, mark: &Arc<Mark>) {
-        self.registry.write().remove(interest, mark);
+    pub(super) fn unregister(&self, interest: &Interest, id: WatcherId) {
+        self.registry.lock().remove(interest, id);
     }
 
     /// Takes the mark, and the newest revision of the same moment.
@@ -142,8 +142,15 @@ impl Hub {
         self.ring.read().reaches(from)
     }
 
-    /// What is of `interest` from `from` to `newest`, if the ring reaches back that far.
+    /// What is of `interest` from `from` on, at most to `newest`, if the ring reaches back that far.
     pub(super) fn read_ring(&self, interest: &Interest, from: u64, newest: u64) -> Option<Piece> {
-        self.ring.read().read(interest, from, newest)
+        // What is of interest is found without the lock, so that a publication does not wait for it.
+        let entries = self.ring.read().read(from)?;
+        let newest = entries.last().map_or(newest, |entry| entry.last().min(newest));
+        let events = entries.iter().flat_map(Entry::events);
+        let events = events.filter(|event| (from..=newest).contains(&event.revision.0));
+        let events = events.map(|event| Ok::<_, Infallible>((event.revision.0, interest.restrict(event))));
+        let Ok(piece) = Piece::gather(from, newest, events);
+        Some(piece)
     }
 }

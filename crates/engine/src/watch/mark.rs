@@ -15,7 +15,9 @@ impl Mark {
     /// Sets the revision, unless an older one stands.
     pub(super) fn set(&self, revision: u64) {
         // An error: an older one stands.
-        let _ = self.revision.compare_exchange(0, revision, SeqCst, SeqCst);
+        let _ = self
+            .revision
+            .fetch_update(SeqCst, SeqCst, |stands| (stands == 0 || revision < stands).then_some(revision));
     }
 
     pub(super) fn get(&self) -> u64 {

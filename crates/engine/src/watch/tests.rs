@@ -32,9 +32,14 @@ impl World {
     }
 
     fn apply(&self, hub: &Hub, command: quoin_core::Command) {
+        self.apply_together(hub, &[command]);
+    }
+
+    /// Applies and publishes one entry.
+    fn apply_together(&self, hub: &Hub, commands: &[quoin_core::Command]) {
         let mut machines = self.machines.lock().unwrap();
         let index = Index(machines.progress().index.0 + 1);
-        let payload = quoin_core::Batch::encode(Stamp(index.0), &[command]);
+        let payload = quoin_core::Batch::encode(Stamp(index.0), commands);
         let outcome = machines.apply(&*self.store, index, Term(1), payload).unwrap();
         let newest = machines.progress().revision;
         drop(machines);
@@ -42,17 +47,21 @@ impl World {
     }
 
     fn put(&self, hub: &Hub, key: &str, value: &str) {
-        let put = kv::Put {
-            key: Bytes::copy_from_slice(key.as_bytes()),
-            value: Bytes::copy_from_slice(value.as_bytes()),
-            ..Default::default()
-        };
-        self.apply(hub, kv::Operation::Put(put).into_command());
+        self.apply(hub, put(key, value));
     }
 
     fn compact(&self, hub: &Hub, revision: u64) {
         self.apply(hub, system::Operation::Compact(revision).into_command());
     }
+}
+
+fn put(key: &str, value: &str) -> quoin_core::Command {
+    let put = kv::Put {
+        key: Bytes::copy_from_slice(key.as_bytes()),
+        value: Bytes::copy_from_slice(value.as_bytes()),
+        ..Default::default()
+    };
+    kv::Operation::Put(put).into_command()
 }
 
 fn all_keys() -> Interest {
@@ -102,6 +111,18 @@ async fn a_watcher_gets_the_past_and_then_the_present() {
     world.put(&hub, "k0", "not for one");
     assert_eq!((one.position(), one.is_synced()), (Revision(13), true));
     assert!(!all.is_synced());
+}
+
+/// The ways in which a watcher is concerned are not found in the order of revisions.
+#[tokio::test]
+async fn a_watcher_of_a_key_and_a_range_gets_what_an_entry_changes_in_both() {
+    let (world, hub) = World::new(100);
+    let (from, to) = kv::watch_bounds(b"a", b"c");
+    let mut watcher = hub.watch(one_key("k").and(Interest::range(from, to.unwrap())), Revision(2));
+    world.put(&hub, "b", "0");
+    assert_eq!(drain(&mut watcher).await.unwrap(), [(2, "b=0".to_string())]);
+    world.apply_together(&hub, &[put("b", "1"), put("other", "2"), put("k", "3")]);
+    assert_eq!(drain(&mut watcher).await.unwrap(), [(3, "b=1".to_string()), (5, "k=3".to_string())]);
 }
 
 #[tokio::test]

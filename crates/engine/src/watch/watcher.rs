@@ -5,6 +5,7 @@ use super::hub::Hub;
 use super::interest::Interest;
 use super::mark::Mark;
 use super::piece::Piece;
+use super::registry::WatcherId;
 use quoin_core::{Event, Revision, StoreError};
 use std::sync::Arc;
 
@@ -39,6 +40,7 @@ pub struct Watcher {
     hub: Arc<Hub>,
     interest: Arc<Interest>,
     mark: Arc<Mark>,
+    id: WatcherId,
     /// Everything up to here was returned or is of no interest.
     taken: u64,
     /// From here on there may be something to return. 0: there is nothing up to the newest revision.
@@ -50,9 +52,9 @@ impl Hub {
     /// future.
     pub fn watch(self: &Arc<Self>, interest: Interest, from: Revision) -> Watcher {
         let (interest, mark) = (Arc::new(interest), Arc::new(Mark::default()));
-        self.register(&interest, &mark);
+        let id = self.register(&interest, &mark);
         let hub = Arc::clone(self);
-        Watcher { hub, interest, mark, taken: from.0.saturating_sub(1), examine_from: from.0.max(1) }
+        Watcher { hub, interest, mark, id, taken: from.0.saturating_sub(1), examine_from: from.0.max(1) }
     }
 }
 
@@ -153,6 +155,6 @@ impl Watcher {
 
 impl Drop for Watcher {
     fn drop(&mut self) {
-        self.hub.unregister(&self.interest, &self.mark);
+        self.hub.unregister(&self.interest, self.id);
     }
 }

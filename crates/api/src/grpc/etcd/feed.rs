@@ -139,14 +139,14 @@ impl Feed {
 
     async fn deliver(&self, events: Vec<Arc<Event>>) -> Result<(), ()> {
         let Some(newest) = events.last().map(|event| event.revision) else { return Ok(()) };
+        // The place in the queue comes first, so that the answers of the stream's watches that are ready take no
+        // more memory than the queue has places.
+        let place = self.responses.reserve().await.map_err(drop)?;
         let events = match self.translated(events).await {
             Ok(events) => events,
             Err(error) => {
-                let reason = error.to_string();
-                let response =
-                    WatchResponse { canceled: true, cancel_reason: reason, ..self.response(newest) };
-                // The watch is over either way.
-                let _ = self.send(response).await;
+                let (response, cancel_reason) = (self.response(newest), error.to_string());
+                place.send(Ok(WatchResponse { canceled: true, cancel_reason, ..response }));
                 return Err(());
             }
         };
@@ -155,8 +155,10 @@ impl Feed {
         }
         let response = WatchResponse { events, ..self.response(newest) };
         if !self.options.fragment {
-            return self.send(response).await;
+            place.send(Ok(response));
+            return Ok(());
         }
+        drop(place);
         for piece in fragments(response, self.engine.limits().request_bytes_max) {
             self.send(piece).await?;
         }
