@@ -81,6 +81,8 @@ pub enum Verdict {
     Duplicate = 5,
     /// The dialler's member is known to run on another disk.
     OtherDisk = 6,
+    /// The node that answers knows no such member, or not yet: it may be about to apply its addition.
+    Unknown = 7,
 }
 
 /// The answer to a greeting.
@@ -236,6 +238,11 @@ pub fn dial(address: &str, greeting: &Greeting) -> Result<(TcpStream, Who), Dial
             this data folder is on: what it voted and acknowledged there is not here. Put the old data \
             folder back, or delete this one, remove the member and add it anew",
             greeting.from, greeting.disk
+        ),
+        7 => format!(
+            "{address} does not know member {:016x} of cluster {cluster:016x} yet: if that lasts, add this node to the \
+             cluster first (quoin cluster add), or, if {address} was away for long, remove that node and add it anew",
+            greeting.from
         ),
         other => format!("{address} answered {other}: it is not a peer of this version"),
     };

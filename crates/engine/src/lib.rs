@@ -24,6 +24,7 @@ pub mod join;
 mod leadership;
 mod membership;
 mod metrics;
+mod newcomers;
 mod owner;
 mod peers;
 mod propose;

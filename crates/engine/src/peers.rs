@@ -3,7 +3,7 @@
 
 use super::input::Input;
 use super::shared::Shared;
-use super::{founders, join, snapshots};
+use super::{founders, join, newcomers, snapshots};
 use quoin_consensus::GroupId;
 use quoin_consensus::message::PeerMessage;
 use quoin_consensus::transport::Handler;
@@ -73,6 +73,10 @@ impl Handler for PeerHandler {
 
     fn is_removed(&self, peer: u64) -> bool {
         self.shared.upgrade().is_some_and(|shared| shared.removed.lock().contains(&peer))
+    }
+
+    fn is_vouched_for(&self, peer: u64) -> bool {
+        self.settled().is_some_and(|shared| newcomers::ask_about(&shared, peer))
     }
 
     fn cast_out(&self, reason: &str) {

@@ -2,6 +2,7 @@
 
 use quoin_consensus::replica::Options;
 use quoin_store::StoreOptions;
+use std::time::Duration;
 
 /// Declares a struct of settings. Each field's doc comment is also its help text, so a setting is described
 /// once; it states the unit, the default and, of a number, its range, and a test of the node's configuration
@@ -165,6 +166,12 @@ impl Settings {
 }
 
 impl RaftConfig {
+    /// How long a replica waits for its leader at least.
+    pub(crate) fn election_timeout(&self) -> Duration {
+        let ticks = u64::try_from(self.election_ticks).unwrap_or(u64::MAX);
+        Duration::from_millis(self.tick_ms.saturating_mul(ticks))
+    }
+
     /// The options of a replica. Its seed differs at every call.
     pub(crate) fn options(&self) -> Options {
         Options {

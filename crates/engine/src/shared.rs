@@ -54,6 +54,8 @@ pub(crate) struct Shared {
     pub(crate) members: Mutex<BTreeMap<u64, String>>,
     /// Members that left. Their ids are never used again.
     pub(crate) removed: Mutex<BTreeSet<u64>>,
+    /// When members were last asked about one that is not known here.
+    pub(crate) asked_about_newcomers: Mutex<Option<Instant>>,
     pub(crate) no_space_alarm: AtomicBool,
     pub(crate) disk_full: AtomicBool,
     /// The stamp, in milliseconds, from which something is due to expire.
@@ -98,6 +100,7 @@ impl Shared {
             alone: Alone::default(),
             members: Mutex::default(),
             removed: Mutex::default(),
+            asked_about_newcomers: Mutex::default(),
             no_space_alarm: AtomicBool::new(false),
             disk_full: AtomicBool::new(false),
             next_deadline: AtomicU64::new(u64::MAX),
@@ -113,6 +116,10 @@ impl Shared {
     /// Completes what [`Self::new`] made. Once, before the replica's own threads start.
     pub(crate) fn set_transport(&self, transport: Arc<Transport>) {
         assert!(self.transport.set(transport).is_ok(), "a replica starts once");
+    }
+
+    pub(crate) fn transport_if_set(&self) -> Option<&Arc<Transport>> {
+        self.transport.get()
     }
 
     pub(crate) fn transport(&self) -> &Arc<Transport> {

@@ -125,8 +125,8 @@ impl Opened {
         let runtime = tokio::runtime::Handle::current();
         let handler = Arc::new(PeerHandler::new(&shared, runtime.clone()));
         let (address, who) = (shared.settings.peer_address.clone(), (shared.cluster, shared.id, shared.disk));
-        let transport = Transport::start(listener, address, who, GROUP, handler)?;
-        transport.set_peers(&known_peers);
+        let patience = 2 * shared.settings.raft.election_timeout();
+        let transport = Transport::start(listener, address, who, GROUP, handler, &known_peers, patience)?;
         shared.set_transport(transport);
         let threads = spawn(&shared, replica, applier)?;
         let upkeep = Upkeep::start(Arc::clone(&shared), runtime)?;

@@ -1,20 +1,22 @@
 //! Connections that peers made: greeted, judged, then read from.
 //!
-//! **Invariant: Bounded.** At most [`ACCEPTED_MAX`] connections are served; more are closed at once.
+//! **Invariant: Bounded.** At most [`ACCEPTED_MAX`] connections are served; more are closed at once. Only members may
+//! send frames, each on one connection, which holds at most two frames' bytes at a time.
 
 use super::handler::{Counters, Handler};
 use super::holders::{Addresses, Held, Holders};
+use super::silence::{Heard, Patience};
 use crate::frame::{self, FRAME_HEADER};
 use crate::greeting::{Answer, GREETING_TIMEOUT, Greeting, Purpose, Verdict, Who};
 use bytes::{Buf, BytesMut};
 use parking_lot::Mutex;
 use quoin_core::codec::Malformed;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Maximum connections that are served at once: far more than a cluster has members.
 pub const ACCEPTED_MAX: usize = 1024;
@@ -23,17 +25,28 @@ const WAKE_TIMEOUT: Duration = Duration::from_secs(1);
 const READ_CHUNK: usize = 256 << 10;
 
 pub(super) struct Acceptor {
-    who: Who,
+    pub(super) who: Who,
     /// Where peers reach this node.
-    address: String,
-    addresses: Arc<Addresses>,
-    handler: Arc<dyn Handler>,
-    counters: Arc<Counters>,
-    holders: Holders,
-    /// Each with the member that made it, 0 until it has said so.
-    accepted: Mutex<HashMap<u64, (TcpStream, u64)>>,
-    next_connection: AtomicU64,
-    stopping: AtomicBool,
+    pub(super) address: String,
+    pub(super) addresses: Arc<Addresses>,
+    pub(super) handler: Arc<dyn Handler>,
+    pub(super) counters: Arc<Counters>,
+    pub(super) patience: Patience,
+    pub(super) heard: Arc<Heard>,
+    pub(super) holders: Holders,
+    /// By number, in the order in which they were made.
+    pub(super) accepted: Mutex<BTreeMap<u64, Accepted>>,
+    pub(super) next_connection: AtomicU64,
+    pub(super) stopping: AtomicBool,
+}
+
+/// An open connection.
+pub(super) struct Accepted {
+    stream: TcpStream,
+    /// The member that made it, 0 until it has said so.
+    from: u64,
+    /// It is for frames.
+    frames: bool,
 }
 
 /// What to answer a greeting.
@@ -56,26 +69,6 @@ impl Judgment<'_> {
 }
 
 impl Acceptor {
-    pub(super) fn new(
-        who: Who,
-        address: String,
-        addresses: Arc<Addresses>,
-        handler: Arc<dyn Handler>,
-        counters: Arc<Counters>,
-    ) -> Self {
-        Self {
-            who,
-            address,
-            addresses,
-            handler,
-            counters,
-            holders: Holders::default(),
-            accepted: Mutex::default(),
-            next_connection: AtomicU64::new(0),
-            stopping: AtomicBool::new(false),
-        }
-    }
-
     /// Serves each connection on a thread of its own, until stopped.
     pub(super) fn accept(self: &Arc<Self>, listener: &TcpListener) {
         for stream in listener.incoming() {
@@ -102,8 +95,8 @@ impl Acceptor {
     /// Closes all connections and ends the thread that accepts on `listening_on`.
     pub(super) fn stop(&self, listening_on: SocketAddr) {
         self.stopping.store(true, Ordering::SeqCst);
-        for (stream, _) in self.accepted.lock().values() {
-            let _ = stream.shutdown(Shutdown::Both);
+        for accepted in self.accepted.lock().values() {
+            let _ = accepted.stream.shutdown(Shutdown::Both);
         }
         // Wakes the accepting thread.
         let _ = TcpStream::connect_timeout(&listening_on, WAKE_TIMEOUT);
@@ -115,10 +108,14 @@ impl Acceptor {
 
     /// Closes the connections that these members made.
     pub(super) fn close(&self, members: &BTreeSet<u64>) {
-        for (stream, from) in self.accepted.lock().values() {
-            if members.contains(from) {
+        self.close_where(|_, accepted| members.contains(&accepted.from));
+    }
+
+    fn close_where(&self, is_meant: impl Fn(u64, &Accepted) -> bool) {
+        for (number, accepted) in &*self.accepted.lock() {
+            if is_meant(*number, accepted) {
                 // An error means that it has just been closed.
-                let _ = stream.shutdown(Shutdown::Both);
+                let _ = accepted.stream.shutdown(Shutdown::Both);
             }
         }
     }
@@ -131,7 +128,7 @@ impl Acceptor {
                 tracing::warn!(max = ACCEPTED_MAX, "closed a connection on the peer port: too many are open");
                 return;
             }
-            accepted.insert(connection, (clone, 0));
+            accepted.insert(connection, Accepted { stream: clone, from: 0, frames: false });
         }
         let source = stream.peer_addr().map_or_else(|_| String::from("?"), |address| address.to_string());
         if let Err(error) = self.serve_greeted(connection, stream) {
@@ -147,12 +144,14 @@ impl Acceptor {
     }
 
     fn serve_greeted(&self, connection: u64, mut stream: TcpStream) -> io::Result<()> {
-        stream.set_read_timeout(Some(GREETING_TIMEOUT))?;
+        stream.set_write_timeout(Some(GREETING_TIMEOUT))?;
         stream.set_nodelay(true)?;
-        let greeting = Greeting::read(&mut stream)?;
+        let greeting =
+            Greeting::read(&mut InTime { stream: &stream, end: Instant::now() + GREETING_TIMEOUT })?;
+        stream.set_read_timeout(Some(GREETING_TIMEOUT))?;
         // Before the dialler is judged: if it is removed from now on, it is either found here or refused.
-        if let Some((_, from)) = self.accepted.lock().get_mut(&connection) {
-            *from = greeting.from;
+        if let Some(accepted) = self.accepted.lock().get_mut(&connection) {
+            accepted.from = greeting.from;
         }
         let Judgment { verdict, rival, held: _held } = self.judge(&greeting);
         let answer = Answer { verdict: verdict as u64, who: self.who, rival };
@@ -164,6 +163,8 @@ impl Acceptor {
         match greeting.purpose {
             Purpose::Frames => {
                 stream.set_read_timeout(None)?;
+                self.patience.give_up_after(&stream)?;
+                self.replace_former(connection, greeting.from);
                 self.read_frames(greeting.from, stream)
             }
             Purpose::Snapshot => {
@@ -180,6 +181,17 @@ impl Acceptor {
             }
             Purpose::Identify => Ok(()),
         }
+    }
+
+    /// A member has one connection for frames at a time. A former one is dead, though it may not look it, and what
+    /// is still on it is old.
+    fn replace_former(&self, connection: u64, member: u64) {
+        if let Some(accepted) = self.accepted.lock().get_mut(&connection) {
+            accepted.frames = true;
+        }
+        let is_former =
+            |number, accepted: &Accepted| number < connection && accepted.frames && accepted.from == member;
+        self.close_where(is_former);
     }
 
     fn judge(&self, greeting: &Greeting) -> Judgment<'_> {
@@ -202,6 +214,10 @@ impl Acceptor {
         if self.handler.is_removed(greeting.from) {
             return Judgment::of(Verdict::Removed);
         }
+        let is_known = self.addresses.lock().contains_key(&greeting.from);
+        if !is_known && !self.handler.is_vouched_for(greeting.from) {
+            return Judgment::of(Verdict::Unknown);
+        }
         // Invariant: One disk per member.
         if self.handler.is_other_disk(greeting.from, greeting.disk) {
             return Judgment::of(Verdict::OtherDisk);
@@ -214,6 +230,7 @@ impl Acceptor {
 
     fn read_frames(&self, from: u64, mut stream: TcpStream) -> io::Result<()> {
         let mut buffer = BytesMut::new();
+        let heard = self.heard.of(from);
         loop {
             let wanted = read_frame_length(&buffer)?;
             if let Some((length, crc)) = wanted.filter(|(length, _)| buffer.len() >= FRAME_HEADER + length) {
@@ -232,8 +249,26 @@ impl Acceptor {
             if read == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
+            heard.store(self.heard.now_ms(), Ordering::Relaxed);
             self.counters.received_bytes.fetch_add(read as u64, Ordering::Relaxed);
         }
+    }
+}
+
+/// Reads with one deadline for all reads, so that nobody holds a connection by sending a byte now and then.
+struct InTime<'a> {
+    stream: &'a TcpStream,
+    end: Instant,
+}
+
+impl Read for InTime<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let left = self.end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        self.stream.set_read_timeout(Some(left))?;
+        self.stream.read(buffer)
     }
 }
 

@@ -21,6 +21,9 @@ pub trait Handler: Send + Sync + 'static {
     fn is_removed(&self, peer: u64) -> bool;
     /// Whether `peer` is known to run on another disk than `disk`.
     fn is_other_disk(&self, peer: u64, disk: u64) -> bool;
+    /// Whether members that this node knows say that `peer`, which it does not know, is one too. If so, it has
+    /// [met](super::Transport::meet) it. Runs on the connection's thread.
+    fn is_vouched_for(&self, peer: u64) -> bool;
     /// A peer has said that this node must not run, for `reason`.
     fn cast_out(&self, reason: &str);
 }

@@ -4,7 +4,8 @@
 //! acceptor only reads; or, for a snapshot, the dialler streams chunks and the acceptor acknowledges the end.
 //!
 //! Reading order: this file (dialling and sending), `outbox.rs` (what waits to be sent), `acceptor.rs` (the
-//! other side), `holders.rs` (one process per member), `handler.rs` (what the node is told).
+//! other side), `holders.rs` (one process per member), `silence.rs` (connections that are dead and do not look
+//! it), `handler.rs` (what the node is told).
 //!
 //! Plain threads and blocking sockets: heartbeats must not queue behind ten thousand client requests in an
 //! async runtime.
@@ -13,6 +14,7 @@ mod acceptor;
 mod handler;
 mod holders;
 mod outbox;
+mod silence;
 #[cfg(test)]
 mod tests;
 
@@ -25,18 +27,20 @@ use crate::greeting::{DialError, Greeting, Purpose, Who, dial};
 use crate::group::GroupId;
 use crate::message::PeerMessage;
 use acceptor::Acceptor;
-use holders::Addresses;
+use holders::{Addresses, Holders};
 use outbox::Outbox;
 use parking_lot::Mutex;
+use silence::{Heard, Patience, Silence};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, IoSlice, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
-const RECONNECT_PAUSE_MAX: Duration = Duration::from_secs(2);
+/// Short, so that a peer is reached soon after the network is whole again.
+const RECONNECT_PAUSE_MAX: Duration = Duration::from_millis(500);
 
 /// The connections of one node.
 pub struct Transport {
@@ -49,13 +53,16 @@ pub struct Transport {
     outboxes: Mutex<BTreeMap<u64, Arc<Outbox>>>,
     addresses: Arc<Addresses>,
     acceptor: Arc<Acceptor>,
+    patience: Patience,
+    heard: Arc<Heard>,
     /// Counters for the metrics page.
     pub counters: Arc<Counters>,
 }
 
 impl Transport {
-    /// Accepts connections on `listener`, which others reach at `address`, and calls `handler` from its own
-    /// threads.
+    /// Dials `peers`, accepts connections on `listener`, which others reach at `address`, and calls `handler`
+    /// from its own threads. A connection whose other side acknowledges nothing for `two_election_timeouts` is
+    /// given up.
     ///
     /// # Errors
     /// No thread can be started.
@@ -65,20 +72,44 @@ impl Transport {
         (cluster, id, disk): (u64, u64, u64),
         group: GroupId,
         handler: Arc<dyn Handler>,
+        peers: &BTreeMap<u64, String>,
+        two_election_timeouts: Duration,
     ) -> io::Result<Arc<Self>> {
         let who = Who { cluster, id, incarnation: rand::random() };
         let (addresses, counters) = (Arc::new(Addresses::default()), Arc::new(Counters::default()));
-        let acceptor = Arc::new(Acceptor::new(
+        let (patience, heard) = (Patience::of(two_election_timeouts), Arc::new(Heard::default()));
+        let acceptor = Arc::new(Acceptor {
             who,
-            address.clone(),
-            Arc::clone(&addresses),
-            Arc::clone(&handler),
-            Arc::clone(&counters),
-        ));
+            address: address.clone(),
+            addresses: Arc::clone(&addresses),
+            handler: Arc::clone(&handler),
+            counters: Arc::clone(&counters),
+            patience,
+            heard: Arc::clone(&heard),
+            holders: Holders::default(),
+            accepted: Mutex::default(),
+            next_connection: AtomicU64::new(0),
+            stopping: AtomicBool::new(false),
+        });
         let accepting = Arc::clone(&acceptor);
-        std::thread::Builder::new().name("peer-accept".into()).spawn(move || accepting.accept(&listener))?;
         let outboxes = Mutex::default();
-        Ok(Arc::new(Self { who, disk, address, group, handler, outboxes, addresses, acceptor, counters }))
+        let transport = Arc::new(Self {
+            who,
+            disk,
+            address,
+            group,
+            handler,
+            outboxes,
+            addresses,
+            acceptor,
+            patience,
+            heard,
+            counters,
+        });
+        // Before the first greeting comes: only members are welcome.
+        transport.set_peers(peers);
+        std::thread::Builder::new().name("peer-accept".into()).spawn(move || accepting.accept(&listener))?;
+        Ok(transport)
     }
 
     /// Sets the peers and their addresses. New ones are dialled, and the connections to missing ones closed.
@@ -94,6 +125,7 @@ impl Transport {
             stays
         });
         let new: Vec<u64> = addresses.keys().copied().filter(|id| !outboxes.contains_key(id)).collect();
+        self.heard.retain(|id| addresses.contains_key(&id));
         *self.addresses.lock() = addresses;
         for id in new {
             let outbox = Arc::new(Outbox::default());
@@ -106,6 +138,18 @@ impl Transport {
                 Err(error) => tracing::error!(%error, "no thread for a peer connection"),
             }
         }
+    }
+
+    /// Adds a peer to those that were [set](Self::set_peers), until they are set again.
+    pub fn meet(self: &Arc<Self>, peer: u64, address: String) {
+        let mut addresses = self.peers();
+        addresses.insert(peer, address);
+        self.set_peers(&addresses);
+    }
+
+    /// The peers and their addresses.
+    pub fn peers(&self) -> BTreeMap<u64, String> {
+        self.addresses.lock().clone()
     }
 
     /// Closes the connections that removed members have made. They may not have heard of their removal: when
@@ -161,8 +205,9 @@ impl Transport {
                 pause = RECONNECT_PAUSE;
                 last_error.clear();
                 tracing::debug!(peer = format!("{peer:016x}"), target, "connected");
+                self.patience.give_up_after(&stream)?;
                 outbox.connected(stream.try_clone()?);
-                Ok(self.write_frames(&stream, outbox)?)
+                Ok(self.write_frames(peer, &stream, outbox)?)
             });
             outbox.disconnected();
             self.handler.lost(peer);
@@ -182,9 +227,20 @@ impl Transport {
         }
     }
 
-    fn write_frames(&self, mut stream: &TcpStream, outbox: &Outbox) -> io::Result<()> {
+    fn write_frames(&self, peer: u64, mut stream: &TcpStream, outbox: &Outbox) -> io::Result<()> {
         let mut frames = FrameBuffer::default();
-        while let Some((rest, messages)) = outbox.take() {
+        let mut silence = Silence::new(self.patience, self.heard.of(peer), outbox.pushed());
+        let mut next_look = Instant::now() + self.patience.interval();
+        while let Some((rest, messages)) = outbox.take(next_look) {
+            if Instant::now() >= next_look {
+                next_look = Instant::now() + self.patience.interval();
+                if silence::is_broken(stream) {
+                    return Err(io::ErrorKind::ConnectionReset.into());
+                }
+                if silence.is_too_long(self.heard.now_ms(), outbox.pushed()) {
+                    return Err(io::Error::other("the peer does not answer: dialling again"));
+                }
+            }
             stream.write_all(&rest)?;
             for message in &messages {
                 frames.push(self.group, message);

@@ -13,7 +13,7 @@ use rustix::net::SendFlags;
 use std::collections::VecDeque;
 use std::net::TcpStream;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Maximum bytes that wait for one peer.
 pub const OUTBOX_BYTES_MAX: usize = 64 << 20;
@@ -34,6 +34,8 @@ struct State {
     stream: Option<TcpStream>,
     /// The writing thread has taken messages that it may not have written yet.
     writing: bool,
+    /// Messages taken since the start.
+    pushed: u64,
     /// The rest of a frame that the connection could not take at once. It goes before all messages.
     rest: Vec<u8>,
     closed: bool,
@@ -47,6 +49,7 @@ impl Outbox {
         if state.stream.is_none() || state.bytes + size > OUTBOX_BYTES_MAX {
             return false;
         }
+        state.pushed += 1;
         let idle = !state.writing && state.messages.is_empty() && state.rest.is_empty();
         if idle && size <= WRITTEN_AT_ONCE_BYTES_MAX {
             if !state.write_now(group, &message, counters) {
@@ -63,17 +66,22 @@ impl Outbox {
     }
 
     /// Takes everything that waits: the rest of a frame, and the messages after it. Blocks while there is
-    /// nothing. `None` once closed.
-    pub(super) fn take(&self) -> Option<(Vec<u8>, VecDeque<PeerMessage>)> {
+    /// nothing, up to `deadline`. `None` once closed.
+    pub(super) fn take(&self, deadline: Instant) -> Option<(Vec<u8>, VecDeque<PeerMessage>)> {
         let mut state = self.state.lock();
         state.writing = false;
-        while state.messages.is_empty() && state.rest.is_empty() && !state.closed {
-            self.filled.wait(&mut state);
-        }
+        let is_empty =
+            |state: &mut State| state.messages.is_empty() && state.rest.is_empty() && !state.closed;
+        self.filled.wait_while_until(&mut state, is_empty, deadline);
         state.writing = true;
         state.bytes = 0;
         let waiting = (std::mem::take(&mut state.rest), std::mem::take(&mut state.messages));
         (!state.closed).then_some(waiting)
+    }
+
+    /// How many messages were written or queued, ever.
+    pub(super) fn pushed(&self) -> u64 {
+        self.state.lock().pushed
     }
 
     /// There is a connection: messages are taken from now on.
@@ -84,8 +92,8 @@ impl Outbox {
     /// The connection broke: drops what waits.
     pub(super) fn disconnected(&self) {
         let mut state = self.state.lock();
-        let closed = state.closed;
-        *state = State { closed, ..State::default() };
+        let (closed, pushed) = (state.closed, state.pushed);
+        *state = State { closed, pushed, ..State::default() };
     }
 
     /// Ends the writing thread.

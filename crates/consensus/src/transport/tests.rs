@@ -1,9 +1,12 @@
 //! Connections between processes on this machine, each a transport with a handler that takes notes.
 
 use super::*;
+use crate::greeting::{Answer, Verdict};
 use crate::message::ForwardOutcome;
 use parking_lot::Condvar;
 use quoin_testkit::Ports;
+use std::io::Read;
+use std::process::Command;
 use std::sync::LazyLock;
 use std::sync::atomic::AtomicU16;
 
@@ -14,6 +17,8 @@ struct Notes {
     /// Numbers of forward replies in order of arrival. Arrivals block while a test holds the lock.
     received: Mutex<Vec<u64>>,
     cast_out: Mutex<Vec<String>>,
+    /// Peers whose connections broke, or could not be made.
+    lost: Mutex<Vec<u64>>,
     changed: Condvar,
     /// Members and disks that are not theirs.
     other_disks: Mutex<Vec<(u64, u64)>>,
@@ -26,7 +31,10 @@ impl Handler for Notes {
             self.changed.notify_all();
         }
     }
-    fn lost(&self, _: u64) {}
+    fn lost(&self, peer: u64) {
+        self.lost.lock().push(peer);
+        self.changed.notify_all();
+    }
     fn snapshot_offered(&self, _: u64, _: TcpStream) {}
     fn join_asked(&self, _: TcpStream) {}
     fn founding_asked(&self, _: u64, _: u64, _: TcpStream) {}
@@ -35,6 +43,9 @@ impl Handler for Notes {
     }
     fn is_other_disk(&self, peer: u64, disk: u64) -> bool {
         self.other_disks.lock().contains(&(peer, disk))
+    }
+    fn is_vouched_for(&self, _: u64) -> bool {
+        false
     }
     fn cast_out(&self, reason: &str) {
         self.cast_out.lock().push(reason.into());
@@ -62,11 +73,23 @@ impl Process {
         Self::listening(id, free_port())
     }
 
+    /// A process that waits as short as it may for a peer that does not answer.
+    fn impatient(id: u64) -> Self {
+        Self::with_timeouts(id, free_port(), Duration::from_millis(1))
+    }
+
     fn listening(id: u64, listener: TcpListener) -> Self {
+        Self::with_timeouts(id, listener, Duration::from_secs(60))
+    }
+
+    /// It knows the members 1, 2 and 3, and reaches none of them until it is told where they are.
+    fn with_timeouts(id: u64, listener: TcpListener, timeouts: Duration) -> Self {
         let listening_on = listener.local_addr().unwrap();
         let (notes, address) = (Arc::new(Notes::default()), listening_on.to_string());
         let handler = Arc::clone(&notes) as _;
-        let transport = Transport::start(listener, address, (7, id, id), GroupId(1), handler).unwrap();
+        let peers = (1..=3).map(|peer| (peer, "127.0.0.1:1".to_string())).collect();
+        let (who, group) = ((7, id, id), GroupId(1));
+        let transport = Transport::start(listener, address, who, group, handler, &peers, timeouts).unwrap();
         Self { notes, transport, listening_on }
     }
 
@@ -207,10 +230,137 @@ fn removed_members_and_strangers_are_told_why_they_are_refused() {
     let greeting = third.transport.greeting(Purpose::Frames, 9);
     let refused = dial(&peer.address(), &greeting).unwrap_err().to_string();
     assert!(refused.contains("is member 0000000000000001, not 0000000000000009"), "{refused}");
+    // Anybody could connect, and send what it liked.
+    let unknown = Process::start(4);
+    assert!(
+        unknown
+            .dial(&peer)
+            .unwrap_err()
+            .contains("does not know member 0000000000000004 of cluster 0000000000000007 yet")
+    );
+    peer.transport.set_peers(&BTreeMap::from([(4, unknown.address())]));
+    unknown.dial(&peer).unwrap();
     let greeting = Greeting { cluster: 8, ..third.transport.greeting(Purpose::Frames, 1) };
     let refused = dial(&peer.address(), &greeting).unwrap_err().to_string();
     assert!(
         refused.contains("belongs to cluster 0000000000000007, this node to 0000000000000008"),
         "{refused}"
     );
+}
+
+/// Reads until the other side closes the connection.
+fn wait_closed(mut stream: TcpStream) {
+    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    assert_eq!(stream.read(&mut [0]).unwrap(), 0, "nothing is said on a connection for frames");
+}
+
+#[test]
+fn a_member_s_new_connection_replaces_its_former_one() {
+    let (peer, other) = (Process::start(1), Process::start(2));
+    let former = other.dial(&peer).unwrap();
+    let new = other.dial(&peer).unwrap();
+    wait_closed(former);
+    // The new one is not touched.
+    new.set_nonblocking(true).unwrap();
+    assert_eq!((&new).read(&mut [0]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+}
+
+/// A peer was dialled again only when TCP gave the connection up: a minute after the network had cut it off, and
+/// a minute after the network was whole again.
+#[test]
+fn a_peer_that_takes_messages_and_says_nothing_is_dialled_again() {
+    let listener = free_port();
+    let address = listener.local_addr().unwrap().to_string();
+    let welcome = || {
+        let (mut stream, _) = listener.accept().unwrap();
+        Greeting::read(&mut stream).unwrap();
+        let who = Who { cluster: 7, id: 1, incarnation: 1 };
+        stream
+            .write_all(&Answer { verdict: Verdict::Welcome as u64, who, rival: String::new() }.encode())
+            .unwrap();
+        stream
+    };
+    let other = Process::impatient(2);
+    other.transport.set_peers(&BTreeMap::from([(1, address)]));
+    let first = welcome();
+    while !other.transport.send(1, frame(0)) {
+        std::thread::yield_now();
+    }
+    // It takes what it is sent: for TCP all is well.
+    let reading = std::thread::spawn(move || io::copy(&mut &first, &mut io::sink()).unwrap());
+    let _second = welcome();
+    assert!(reading.join().unwrap() > 0);
+}
+
+/// The writing thread sleeps while there is nothing to send, and did not see that the peer had gone: the next
+/// message was lost.
+#[test]
+fn a_peer_that_closed_its_connection_is_dialled_again_before_anything_is_sent() {
+    let (peer, other) = (Process::impatient(1), Process::impatient(2));
+    other.transport.set_peers(&BTreeMap::from([(1, peer.address())]));
+    while !other.transport.send(1, frame(0)) {
+        std::thread::yield_now();
+    }
+    let numbers = || peer.transport.acceptor.next_connection.load(Ordering::Relaxed);
+    let before = numbers();
+    peer.transport.acceptor.close(&BTreeSet::from([2]));
+    let end = std::time::Instant::now() + Duration::from_secs(30);
+    while numbers() == before {
+        assert!(std::time::Instant::now() < end, "it was not dialled again");
+        std::thread::yield_now();
+    }
+}
+
+fn loopback(state: &str) -> bool {
+    let ip = Command::new("ip").args(["link", "set", "lo", state]).status();
+    ip.is_ok_and(|status| status.success())
+}
+
+fn wait<T>(lock: &Mutex<T>, changed: &Condvar, what: &str, mut condition: impl FnMut(&T) -> bool) {
+    let mut value = lock.lock();
+    while !condition(&value) {
+        assert!(
+            !changed.wait_for(&mut value, Duration::from_secs(30)).timed_out(),
+            "waited in vain for {what}"
+        );
+    }
+}
+
+#[test]
+#[ignore = "it cuts the network off: the next test runs it in a namespace of its own"]
+fn inside_a_network_of_its_own() {
+    assert!(loopback("up"));
+    let (peer, other) = (Process::impatient(1), Process::impatient(2));
+    other.transport.set_peers(&BTreeMap::from([(1, peer.address())]));
+    while !other.transport.send(1, frame(0)) {
+        std::thread::yield_now();
+    }
+    wait(&peer.notes.received, &peer.notes.changed, "the first message", |received| *received == [0]);
+    let lost_before = other.notes.lost.lock().len();
+    assert!(loopback("down"));
+    assert!(other.transport.send(1, frame(1)), "nobody has noticed yet");
+    let lost = |lost: &Vec<u64>| lost.len() > lost_before;
+    wait(&other.notes.lost, &other.notes.changed, "the end of the dead connection", lost);
+    assert!(loopback("up"));
+    while !other.transport.send(1, frame(2)) {
+        std::thread::yield_now();
+    }
+    let arrived = |received: &Vec<u64>| received.contains(&2);
+    wait(&peer.notes.received, &peer.notes.changed, "a message after the cut", arrived);
+}
+
+/// A connection that the network had cut off for 45 s was used for 10 s more when the network was whole again: TCP
+/// tries ever more rarely, and nobody had made a new one meanwhile.
+#[test]
+fn a_connection_that_the_network_cut_off_is_given_up_and_made_anew() {
+    let isolated = |command: &[&str]| Command::new("unshare").arg("--net").args(command).output();
+    if !isolated(&["ip", "link", "set", "lo", "up"]).is_ok_and(|output| output.status.success()) {
+        let _ = writeln!(io::stderr(), "skipped: no network namespace can be made here");
+        return;
+    }
+    let program = std::env::current_exe().unwrap();
+    let inside = "transport::tests::inside_a_network_of_its_own";
+    let output = isolated(&[program.to_str().unwrap(), "--ignored", "--exact", inside]).unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
 }

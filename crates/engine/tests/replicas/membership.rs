@@ -110,3 +110,35 @@ async fn a_cluster_shrinks_to_one_and_grows_again() {
     third.stop().await;
     cluster.stop().await;
 }
+
+/// A member that was away when others were added and left could not answer the new leader, of which it did not know.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_that_was_away_hears_a_leader_that_it_does_not_know() {
+    let mut cluster = Cluster::start(3, &settings());
+    let leader = cluster.leader().await;
+    let away = (1..=3).find(|id| *id != leader.id()).unwrap();
+    let witness = (1..=3).find(|id| *id != leader.id() && *id != away).unwrap();
+    put(&leader, "before", "1").await;
+    cluster.member(away).stop().await;
+    let (mut newcomer, listener) = Member::new(4, settings());
+    leader.change_members(MemberChange::Add(newcomer.record(true))).await.unwrap();
+    let own = newcomer.address.to_string();
+    let (_, answer) = ask_at(cluster.member(leader.id()).address.to_string(), own).await;
+    newcomer.start(listener, None, answer.peers);
+    let in_sync = || progress_of(&leader, 4).is_some_and(|(matched, _)| matched >= leader.raft().committed);
+    until(&leader, "the learner to catch up", in_sync).await;
+    leader.change_members(MemberChange::Promote(4)).await.unwrap();
+    until(&newcomer.engine(), "the vote", || newcomer.engine().raft().voters.contains(&4)).await;
+    let witness = cluster.member(witness).engine();
+    until(&witness, "the witness to know", || witness.members().unwrap().len() == 4).await;
+    in_time("the new leader", async { while leader.transfer_leader(4).await.is_err() {} }).await;
+    cluster.member(leader.id()).stop().await;
+    // Two of four run, the newcomer and the witness: the third vote must come from the one that was away.
+    cluster.member(away).restart().await;
+    put(&newcomer.engine(), "after", "1").await;
+    let back = cluster.member(away).engine();
+    assert_eq!(read(&back, "after").await.unwrap(), "1");
+    drop((leader, back, witness));
+    newcomer.stop().await;
+    cluster.stop().await;
+}
