@@ -23,7 +23,7 @@ pub fn hash(view: View<'_>, mut add: impl FnMut(&[u8])) -> Result<(), StoreError
         add(key);
         let Record { create_revision, mod_revision, version, updated, lease, expires, metadata, value } =
             record;
-        let deadline = expires.map_or(0, |(deadline, _)| deadline.0);
+        let deadline = expires.map_or(0, |expires| expires.at.0);
         let numbers = [
             create_revision,
             mod_revision,
