@@ -135,8 +135,9 @@ fn system_operation(random: &mut Random) -> system::Operation {
             let addresses = vec![text(random); random.below(3) as usize];
             let (name, learner) = (text(random), random.once_in(2));
             let (peer_addresses, client_urls) = (addresses.clone(), addresses);
-            let id = random.below(4);
-            system::Operation::SetMember(system::Member { id, name, peer_addresses, client_urls, learner })
+            let (id, disk) = (random.below(4), number(random));
+            let member = system::Member { id, name, peer_addresses, client_urls, learner, disk };
+            system::Operation::SetMember(member)
         }
         2 => system::Operation::RemoveMember(random.below(4)),
         3 => system::Operation::RaiseAlarm(alarm(random)),

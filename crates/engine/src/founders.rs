@@ -71,7 +71,7 @@ impl Founders {
                         disks.insert(id, disk);
                     }
                     Err(DialError::Refused { text, forever: true }) => return shared.cast_out(&text),
-                    Err(error) => missing.push(format!("{id:x}: {error}")),
+                    Err(error) => missing.push(format!("{id:016x}: {error}")),
                 }
             }
             if missing.is_empty() {
@@ -116,7 +116,7 @@ pub(crate) fn answer(shared: &Shared, from: u64, disk: u64, stream: &mut TcpStre
 
 fn past(shared: &Shared) -> String {
     format!(
-        "the cluster is already bootstrapped, and its founder {:x} starts with an empty data folder: what \
+        "the cluster is already bootstrapped, and its founder {:016x} starts with an empty data folder: what \
         it voted and acknowledged is not here. Put the old data folder back, or delete this one, remove \
         the member and add it anew",
         shared.id

@@ -79,7 +79,7 @@ fn claim(shared: &Arc<Shared>, runtime: &Handle, member: u64, disk: u64) -> u64 
         let claim = Operation::ClaimDisk(DiskClaim { member, disk, new: true });
         let claimed = runtime.block_on(Engine::new(Arc::clone(shared)).propose(claim.into_command()));
         if let Err(error) = claimed {
-            tracing::warn!(member = format!("{member:x}"), %error, "recording a joining node's disk");
+            tracing::warn!(member = format!("{member:016x}"), %error, "recording a joining node's disk");
         }
     }
     known()

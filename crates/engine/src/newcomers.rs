@@ -26,7 +26,7 @@ pub(crate) fn ask_about(shared: &Shared, newcomer: u64) -> bool {
     });
     *asked = Some(Instant::now());
     let Some(address) = address else { return false };
-    tracing::info!(member = format!("{newcomer:x}"), address, "heard of a new member from another one");
+    tracing::info!(member = format!("{newcomer:016x}"), address, "heard of a new member from another one");
     transport.meet(newcomer, address);
     true
 }

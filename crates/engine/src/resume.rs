@@ -21,7 +21,7 @@ pub enum OpenError {
     Join(#[from] JoinError),
     /// The log is not there any more.
     #[error(
-        "the log of member {id:x} is gone from disk {disk:x}: what this member voted and acknowledged is \
+        "the log of member {id:016x} is gone from disk {disk:016x}: what this member voted and acknowledged is \
         lost, so it must not go on. Put the log's folder back, or delete the data folder, remove this \
         member and add it anew"
     )]

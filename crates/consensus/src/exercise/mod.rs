@@ -66,7 +66,8 @@ pub(crate) struct Victim {
 impl Victim {
     /// A founder of a cluster of `voters`.
     pub(crate) fn start(id: u64, voters: &[u64]) -> Self {
-        let options = LogOptions { cluster: 1, node: id, segment_bytes: 1 << 16, cache_bytes: 1 << 10 };
+        let options =
+            LogOptions { cluster: 1, node: id, disk: id, segment_bytes: 1 << 16, cache_bytes: 1 << 10 };
         let log = Arc::new(Log::open(Arc::new(SimDisk::new()), options).expect("an empty disk"));
         join(&log, GROUP, FOUNDING_INDEX.0, FOUNDING_TERM.0).expect("an empty log");
         let configuration = Configuration::of_voters(voters.iter().copied());

@@ -102,5 +102,8 @@ async fn a_replica_without_its_log_or_the_end_of_it_does_not_start() {
     drop(member.open(None).unwrap());
     fs::remove_dir_all(&log).unwrap();
     let gone = member.open(Some(&founding)).err().unwrap();
-    assert!(gone.to_string().contains("the log of member 1 is gone from disk 65"), "{gone}");
+    assert!(
+        gone.to_string().contains("the log of member 0000000000000001 is gone from disk 0000000000000065"),
+        "{gone}"
+    );
 }

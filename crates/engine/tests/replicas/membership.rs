@@ -123,7 +123,7 @@ async fn a_member_that_was_away_hears_a_leader_that_it_does_not_know() {
     let (mut newcomer, listener) = Member::new(4, settings());
     leader.change_members(MemberChange::Add(newcomer.record(true))).await.unwrap();
     let own = newcomer.address.to_string();
-    let (_, answer) = ask_at(cluster.member(leader.id()).address.to_string(), own).await;
+    let (_, answer) = ask_at(cluster.member(leader.id()).address.to_string(), own, 104).await;
     newcomer.start(listener, None, answer.peers);
     let in_sync = || progress_of(&leader, 4).is_some_and(|(matched, _)| matched >= leader.raft().committed);
     until(&leader, "the learner to catch up", in_sync).await;

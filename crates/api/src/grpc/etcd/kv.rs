@@ -7,7 +7,7 @@ use crate::consistency;
 use crate::error::{Error, Known};
 use crate::grpc::outbound::{self, AnswerStream, Answers};
 use crate::life::Life;
-use quoin_core::kv::{Operation, Refusal, Response as Done, Txn};
+use quoin_core::kv::{Operation, Refusal, Response as Done};
 use quoin_core::{kv, system};
 use quoin_engine::{Engine, ReadView};
 use quoin_proto::etcdserverpb::kv_server;
