@@ -207,7 +207,7 @@ fn a_segment_of_another_disk_is_refused() {
     disk.remove("newest").unwrap();
     let other = Options { disk: 0xe, ..options() };
     let Err(error) = Log::open(Arc::clone(&disk) as _, other) else { panic!("a foreign log was opened") };
-    assert!(error.to_string().contains("was written by disk d of this member"), "{error}");
+    assert!(error.to_string().contains("was written by disk 000000000000000d of this member"), "{error}");
 }
 
 #[test]
