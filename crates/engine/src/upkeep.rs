@@ -141,10 +141,11 @@ fn balance_reserve(shared: &Shared, free: u64, alarm: bool) {
         if reserve.give() {
             tracing::error!(free, "the disk is nearly full: its reserve is now used to delete and compact");
         }
-    } else if !alarm && free >= wanted.saturating_add(reserve.bytes()) {
-        if let Err(error) = reserve.take() {
-            tracing::warn!(%error, "no reserve of disk can be taken");
-        }
+    } else if !alarm
+        && free >= wanted.saturating_add(reserve.bytes())
+        && let Err(error) = reserve.take()
+    {
+        tracing::warn!(%error, "no reserve of disk can be taken");
     }
 }
 

@@ -4,7 +4,7 @@
 use crate::file_server::serve;
 use crate::harness::{Cluster, PROGRAM, start, wait};
 use crate::table::{KEYS, build_base, client, loaded, local_list, lookup, path, quoin, shown};
-use anyhow::Result;
+use anyhow::{Context, Result};
 use quoin_proto::quoin::table::v1 as pb;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::Ordering;
@@ -30,7 +30,9 @@ async fn a_node_whose_table_file_is_cut_ends_with_its_name_and_fetches_it_anew()
     quoin(&["table", "publish", path(&built)?, "--activate", "--endpoints", &cluster.endpoints()])?;
     assert_eq!(shown(&cluster, 2, &[7]).await?.1, ["a007"]);
     let layers = std::fs::read_dir(cluster.data_dir(2).join("tables"))?.collect::<Result<Vec<_>, _>>()?;
-    let file = layers[0].path().join("values-0000");
+    let files = std::fs::read_dir(layers[0].path())?.collect::<Result<Vec<_>, _>>()?;
+    let values = |file: &&std::fs::DirEntry| file.file_name().as_encoded_bytes().starts_with(b"values-");
+    let file = files.iter().find(values).context("a file of values")?.path();
     let cut = std::fs::File::options().write(true).open(&file);
     if cut.is_err() {
         // Not root: files are read-only, so it takes intent to cut one.
