@@ -22,7 +22,6 @@
 //! (`limits.*`); each queue of an adapter has its bound beside it.
 
 mod changes;
-mod clock;
 mod commands;
 mod consistency;
 mod error;

@@ -14,6 +14,9 @@
 //!   2 forward        u64 request, u32 count, per command: u8 face, u32 length, bytes
 //!   3 forward reply  u64 request, u8 outcome, u64 index, u64 term, u32 position
 //! context and data are varint length + bytes.
+//!
+//! A heartbeat's index is the leader's time, its answer's index and the log_term of an append's acceptance are the
+//! sender's wall clock, in milliseconds since the Unix epoch; 0 is unknown (replica/time.rs).
 //! ```
 //!
 //! A snapshot is streamed on a connection of its own, so the mark of one is never in a frame.

@@ -31,7 +31,7 @@ impl Command {
 /// The decoded form of a log entry's payload. The commands are slices of the payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Batch {
-    /// The leader's clock when it made the batch.
+    /// The cluster's time when the leader made the batch.
     pub stamp: Stamp,
     /// In the order of their sequences.
     pub commands: Vec<Command>,
@@ -73,6 +73,12 @@ impl Batch {
             payload = payload.get(length..).ok_or(Malformed { what: "batch" })?;
         }
         if payload.is_empty() { Ok(()) } else { Err(malformed) }
+    }
+
+    /// The stamp of a payload; `None` if it is no batch: a leader opens its term with an empty entry.
+    pub fn stamp_of(mut payload: &[u8]) -> Option<Stamp> {
+        let batch = payload.len() >= HEADER && payload.get_u8() == VERSION;
+        batch.then(|| Stamp(payload.get_u64_le()))
     }
 
     /// Decodes a payload.
@@ -118,6 +124,7 @@ mod tests {
         let bytes = Batch::encode(Stamp(0x0102), &commands);
         let golden = b"\x01\x02\x01\0\0\0\0\0\0\x02\0\0\0\x01\x03\0\0\0put\0\0\0\0\0";
         assert_eq!(&bytes[..], golden);
+        assert_eq!((Batch::stamp_of(&bytes), Batch::stamp_of(b"")), (Some(Stamp(0x0102)), None));
         assert_eq!(Batch::decode(bytes), Ok(Batch { stamp: Stamp(0x0102), commands: commands.to_vec() }));
     }
 

@@ -35,7 +35,7 @@ impl<'a> Entry<'a> {
 
     /// Takes the stamp of the leader of `term`.
     pub(crate) fn set_stamp(&mut self, stamp: Stamp, term: Term) {
-        // Invariant: Time is data. A new leader's clock may lag; stamps never run backwards along the log.
+        // Invariant: Time is data. Stamps never run backwards along the log, whatever a leader of an older version wrote.
         self.progress.stamp = self.progress.stamp.max(stamp);
         if self.progress.stamped_term != term {
             self.progress.stamped_term = term;

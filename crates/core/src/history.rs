@@ -38,7 +38,7 @@ pub struct Event {
     pub revision: Revision,
     /// The sequence at which the changes are visible; the one before it shows the state before them.
     pub sequence: Sequence,
-    /// When it was applied, by the leader's clock.
+    /// When it was applied, by the cluster's time.
     pub stamp: Stamp,
     /// The changes in the order in which they were made; no key twice.
     pub changes: Vec<Change>,

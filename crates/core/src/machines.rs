@@ -52,7 +52,7 @@ impl Machines {
     }
 
     /// When the next lease, key, node or pending transfer may expire, never later than it does: a leader with
-    /// nothing else to do proposes [`system::Operation::Tick`] once its clock has reached it.
+    /// nothing else to do proposes [`system::Operation::Tick`] once the time has come.
     pub fn next_deadline(&self) -> Option<Stamp> {
         self.faces.next_deadline()
     }

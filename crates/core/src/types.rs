@@ -43,8 +43,8 @@ number! {
     Revision
 }
 number! {
-    /// The leader's clock when it made a batch: milliseconds since the Unix epoch, never decreasing along the
-    /// log. All timeouts are judged by it.
+    /// The cluster's time when the leader made a batch: milliseconds since the Unix epoch, never decreasing
+    /// along the log. All timeouts are judged by it.
     Stamp
 }
 

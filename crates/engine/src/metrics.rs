@@ -32,6 +32,8 @@ pub struct Metrics {
     pub apply_seconds: Histogram,
     /// Commands in one entry.
     pub batch_commands: Histogram,
+    /// Seconds by which this machine's wall clock is ahead of the cluster's time.
+    pub clock_ahead_seconds: Gauge,
     /// Connections on the client port closed for bytes that no client sends.
     pub client_garbage: IntCounter,
     /// Connections on the HTTP port closed for bytes that are no request.
@@ -126,6 +128,10 @@ impl Default for Metrics {
         let apply_seconds = make.histogram("quoin_apply_seconds", "Applying one entry.", seconds_buckets());
         let batch_commands =
             make.histogram("quoin_batch_commands", "Commands in one entry.", count_buckets());
+        let clock_ahead_seconds = make.gauge(
+            "quoin_clock_ahead_seconds",
+            "This machine's clock minus the cluster's time; beyond 5 either way the clock is wrong.",
+        );
         let client_garbage = make.counter(
             "quoin_client_garbage_connections_total",
             "Client connections closed for bytes that no client sends.",
@@ -145,6 +151,7 @@ impl Default for Metrics {
             log_write_records,
             apply_seconds,
             batch_commands,
+            clock_ahead_seconds,
             client_garbage,
             http_garbage,
             gauges,

@@ -3,7 +3,7 @@
 use super::engine::Engine;
 use super::input::Input;
 use super::shared::Published;
-use quoin_core::{Memory, Progress, View};
+use quoin_core::{Memory, Progress, Stamp, View};
 use quoin_store::LsmStore;
 use std::sync::Arc;
 use tokio::sync::oneshot;
@@ -66,6 +66,12 @@ impl ReadView {
     /// What the faces keep in memory: at least as new as this state.
     pub fn memory(&self) -> &Memory {
         &self.published.memory
+    }
+
+    /// The cluster's time as this replica knows it, and never before the stamp of this state: what times to
+    /// live are shown by. The next batch may be stamped a little differently.
+    pub fn now(&self) -> Stamp {
+        self.published.clock.time().max(self.published.progress.stamp)
     }
 
     /// The store, for those who must keep old versions readable (`pin`).

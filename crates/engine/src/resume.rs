@@ -55,7 +55,8 @@ pub fn resume(
     let progress = machines::read_progress(store)?;
     join(log, GROUP, progress.index.0, progress.term.0)?;
     let configuration = configuration_of(store)?;
-    let replica = Replica::new(id, GROUP, Arc::clone(log), &configuration, progress.index.0, options)?;
+    let mut replica = Replica::new(id, GROUP, Arc::clone(log), &configuration, progress.index.0, options)?;
+    replica.know_stamp(progress.stamp);
     Ok((replica, Applier::open(store)?))
 }
 

@@ -1,6 +1,7 @@
 //! What the threads of a replica share.
 
 use super::alone::Alone;
+use super::clock::Clock;
 use super::input::{Input, Inputs};
 use super::metrics::Metrics;
 use super::owner::{Owner, Settle};
@@ -12,12 +13,11 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use quoin_consensus::log::Log;
 use quoin_consensus::transport::Transport;
-use quoin_core::{Memory, Progress, Stamp};
+use quoin_core::{Memory, Progress};
 use quoin_store::{LsmStore, StoreFolder};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
 
 /// The state that readers see, replaced as a whole after each applied entry.
@@ -26,6 +26,7 @@ pub(crate) struct Published {
     /// At least as new as `progress`.
     pub(crate) memory: Memory,
     pub(crate) progress: Progress,
+    pub(crate) clock: Arc<Clock>,
 }
 
 /// What the threads of a replica share. Neither hub nor transport own it: when the last handle to a stopped
@@ -60,11 +61,11 @@ pub(crate) struct Shared {
     pub(crate) disk_full: AtomicBool,
     /// The stamp, in milliseconds, from which something is due to expire.
     pub(crate) next_deadline: AtomicU64,
-    /// Milliseconds since [`Self::started`] at which this replica was last known to be up to date. 0: never
+    /// Milliseconds of [`Clock::monotonic_ms`] at which this replica was last known to be up to date. 0: never
     /// yet.
     pub(crate) fresh_at_ms: AtomicU64,
     pub(crate) metrics: Metrics,
-    started: Instant,
+    pub(crate) clock: Arc<Clock>,
     /// Why the replica stopped by itself.
     failure: watch::Sender<Option<String>>,
     pub(crate) in_flight: AtomicUsize,
@@ -80,6 +81,7 @@ impl Shared {
         published: Published,
         reserve: Reserve,
     ) -> Arc<Self> {
+        let clock = Arc::clone(&published.clock);
         let published = Arc::new(ArcSwap::from_pointee(published));
         let hub = Hub::new(Arc::new(Latest(Arc::clone(&published))), Options::default());
         Arc::new(Self {
@@ -106,7 +108,7 @@ impl Shared {
             next_deadline: AtomicU64::new(u64::MAX),
             fresh_at_ms: AtomicU64::new(0),
             metrics: Metrics::default(),
-            started: Instant::now(),
+            clock,
             failure: watch::Sender::default(),
             in_flight: AtomicUsize::new(0),
             in_flight_bytes: AtomicUsize::new(0),
@@ -174,7 +176,7 @@ impl Shared {
     }
 
     pub(crate) fn now_ms(&self) -> u64 {
-        self.started.elapsed().as_millis() as u64
+        self.clock.monotonic_ms()
     }
 
     pub(crate) fn is_leader(&self) -> bool {
@@ -202,10 +204,4 @@ impl Source for Latest {
         let published = self.0.load_full();
         (Arc::clone(&published.store) as _, published.progress, Box::new(pin))
     }
-}
-
-/// Milliseconds since the Unix epoch, by this machine's clock.
-pub(crate) fn wall_clock() -> Stamp {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Stamp(since.as_millis() as u64)
 }

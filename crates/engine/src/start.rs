@@ -1,6 +1,7 @@
 //! A replica opened from its data folder, run, and stopped.
 
 use super::apply::Applier;
+use super::clock::Clock;
 use super::engine::Engine;
 use super::founders::Founders;
 use super::founding::Founding;
@@ -83,7 +84,8 @@ impl Opened {
             owner.disks.extend((member.disk != 0).then_some((member.id, member.disk)));
             peers.extend(member.peer_addresses.first().map(|address| (member.id, address.clone())));
         }
-        let published = Published { store, memory: applier.memory(), progress };
+        let clock = Arc::new(Clock::new());
+        let published = Published { store, memory: applier.memory(), progress, clock };
         let reserve = Reserve::open(folder, settings.reserve_file_bytes());
         let shared = Shared::new(owner, settings, log, stores, published, reserve);
         Ok(Self { shared, replica, applier, peers, founders: None })
@@ -155,6 +157,11 @@ impl Running {
     /// A handle to it.
     pub fn engine(&self) -> Engine {
         Engine::new(Arc::clone(&self.shared))
+    }
+
+    /// Moves this replica's wall clock to `ms` ahead of this machine's, as an operator or NTP may. For tests.
+    pub fn shift_wall_clock(&self, ms: i64) {
+        self.shared.clock.shift_wall(ms);
     }
 
     /// Waits until the replica stops by itself; returns the reason.

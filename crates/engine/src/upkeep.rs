@@ -4,7 +4,7 @@
 
 use super::engine::Engine;
 use super::guarded;
-use super::shared::{Shared, wall_clock};
+use super::shared::Shared;
 use quoin_consensus::GROUP;
 use quoin_core::system::{self, Alarm, AlarmKind, DiskClaim, Operation};
 use quoin_core::{Revision, Stamp, StoreError, View, history};
@@ -65,7 +65,7 @@ fn compact(shared: &Arc<Shared>, runtime: &Handle) -> Result<(), StoreError> {
     let (progress, keep) = (&published.progress, &shared.settings.history);
     let view = View::new(&*published.store, progress.sequence);
     let too_many = Revision(progress.revision.0.saturating_sub(keep.keep_revisions));
-    let oldest_kept = Stamp(wall_clock().0.saturating_sub(keep.keep_s.saturating_mul(1000)));
+    let oldest_kept = Stamp(shared.clock.time().0.saturating_sub(keep.keep_s.saturating_mul(1000)));
     let too_old = history::revision_before(view, progress, oldest_kept)?;
     let target = too_many.max(too_old);
     if target > progress.compacted && target.0 > 1 {

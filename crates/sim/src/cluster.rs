@@ -1,6 +1,6 @@
 //! The simulated world: time, network, clients and faults.
 
-use crate::node::{Dump, Node};
+use crate::node::{Dump, FIRST_MS, Node};
 use crate::workload::{Counts, Workload};
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
@@ -12,6 +12,9 @@ use rand_chacha::ChaCha8Rng;
 use std::collections::{BTreeMap, BTreeSet};
 
 const TICK_MS: u64 = 10;
+const HOUR_MS: i64 = 3_600_000;
+/// How far apart right clocks are.
+const CLOCK_SKEW_MS: i64 = 50;
 /// How long the cluster may take to settle once the faults have ended.
 const HEALING_MS_MAX: u64 = 20_000;
 
@@ -33,6 +36,8 @@ pub struct Report {
     pub crashes: u64,
     /// Network partitions.
     pub partitions: u64,
+    /// Wall clocks that were made wrong.
+    pub clocks_moved: u64,
     /// Snapshots sent.
     pub snapshots: u64,
     /// The index of the newest applied entry.
@@ -89,7 +94,7 @@ impl World {
         let ids = [1, 2, 3];
         let mut nodes: Vec<_> = ids.iter().map(|id| Node::new(*id, &ids)).collect();
         for node in &mut nodes {
-            node.start(rng.random(), rng.random_range(0..50))?;
+            node.start(rng.random(), 0, rng.random_range(0..CLOCK_SKEW_MS))?;
         }
         Ok(Self {
             rng,
@@ -105,6 +110,7 @@ impl World {
                 counts: Counts::default(),
                 crashes: 0,
                 partitions: 0,
+                clocks_moved: 0,
                 snapshots: 0,
                 last_index: 0,
                 fingerprint: 0,
@@ -124,9 +130,7 @@ impl World {
         self.restart_due()?;
         if self.now_ms.is_multiple_of(TICK_MS) {
             for running in self.nodes.iter_mut().filter_map(|node| node.running.as_mut()) {
-                running.replica.tick();
-                let ticks = running.replica.ticks();
-                running.applier.give_up(ticks);
+                running.tick(self.now_ms);
             }
         }
         for place in 0..self.nodes.len() {
@@ -158,6 +162,13 @@ impl World {
             .work(self.now_ms, || if slow { rng.random_range(0..200) } else { rng.random_range(0..4) })
             .with_context(|| format!("replica {id} at {} ms", self.now_ms))?;
         for (progress, applied) in requests.applied {
+            let right = FIRST_MS + self.now_ms + CLOCK_SKEW_MS as u64;
+            ensure!(
+                progress.stamp.0 <= right,
+                "entry {} is stamped {} ms ahead of all right clocks",
+                progress.index.0,
+                progress.stamp.0 - right
+            );
             for (waiter, answer) in applied.answers {
                 let _ = waiter.send(answer);
             }
@@ -233,6 +244,7 @@ impl World {
             }
             let place = to as usize - 1;
             let Some(running) = &mut self.nodes[place].running else { continue };
+            running.pass(self.now_ms);
             match delivery {
                 Delivery::Message(message) => running.replica.step(from, message),
                 Delivery::Snapshot(dump) => running.offer_snapshot(from, dump)?,
@@ -280,10 +292,24 @@ impl World {
                 self.cut_off(place as u64 + 1);
             }
         }
+        if self.rng.random_bool(0.001) {
+            self.move_clock(place);
+        }
         if self.rng.random_bool(0.01) {
             self.nodes[place].flush()?;
         }
         Ok(())
+    }
+
+    /// Makes a wall clock wrong, and sets the others right: a minority is wrong.
+    fn move_clock(&mut self, place: usize) {
+        for running in self.nodes.iter_mut().filter_map(|node| node.running.as_mut()) {
+            running.clock_skew_ms = self.rng.random_range(0..CLOCK_SKEW_MS);
+        }
+        let furthest = if self.rng.random_bool(0.5) { HOUR_MS } else { 365 * 24 * HOUR_MS };
+        let Some(running) = &mut self.nodes[place].running else { return };
+        running.clock_skew_ms = self.rng.random_range(-furthest..furthest);
+        self.report.clocks_moved += 1;
     }
 
     /// Partitions one replica from the others, in one direction or both.
@@ -308,9 +334,9 @@ impl World {
             self.restarts.iter().filter(|(_, at)| **at <= self.now_ms).map(|(id, _)| *id).collect();
         for id in due {
             self.restarts.remove(&id);
-            let (seed, skew) = (self.rng.random(), self.rng.random_range(0..50));
+            let (seed, skew) = (self.rng.random(), self.rng.random_range(0..CLOCK_SKEW_MS));
             self.nodes[id as usize - 1]
-                .start(seed, skew)
+                .start(seed, self.now_ms, skew)
                 .with_context(|| format!("restarting replica {id}"))?;
         }
         Ok(())
@@ -340,6 +366,8 @@ impl World {
             let running = node.running.as_ref().context("every replica runs at the end")?;
             let progress = running.applier.progress();
             self.workload.check_history(View::new(&running.store, progress.sequence), &progress)?;
+            let late_ms = (FIRST_MS + self.now_ms).saturating_sub(running.replica.time().0);
+            ensure!(late_ms < self.now_ms / 5 + 1000, "replica {} is {late_ms} ms late", node.id);
             states.push(running.state()?);
         }
         ensure!(states.windows(2).all(|pair| pair[0] == pair[1]), "the replicas end with different states");

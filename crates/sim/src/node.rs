@@ -20,6 +20,9 @@ use std::sync::Arc;
 /// Every version of every key: what a store's flush leaves on disk, and what a snapshot carries.
 pub(crate) type Dump = Vec<Version>;
 
+/// What right wall clocks show when the world begins.
+pub(crate) const FIRST_MS: u64 = 1_000_000_000;
+
 /// One replica.
 pub(crate) struct Node {
     pub(crate) id: u64,
@@ -38,8 +41,10 @@ pub(crate) struct Running {
     pub(crate) appends: VecDeque<(u64, Append)>,
     /// A snapshot that was offered to the replica, until it accepts or drops it.
     pub(crate) snapshot: Option<Dump>,
-    /// How far this machine's clock is ahead of the world's, in milliseconds.
-    pub(crate) clock_skew_ms: u64,
+    /// How far this machine's wall clock is ahead of the world's, in milliseconds.
+    pub(crate) clock_skew_ms: i64,
+    /// When it started: from there its monotonic clock counts.
+    started_ms: u64,
 }
 
 /// What a node asks of the world.
@@ -61,7 +66,7 @@ impl Node {
     }
 
     /// Starts the replica, for the first time or after a crash.
-    pub(crate) fn start(&mut self, seed: u64, clock_skew_ms: u64) -> Result<()> {
+    pub(crate) fn start(&mut self, seed: u64, now_ms: u64, clock_skew_ms: i64) -> Result<()> {
         let store = restore(&self.flushed);
         let (node, disk) = (self.id, self.id);
         let options = LogOptions { cluster: 1, node, disk, segment_bytes: 1 << 16, cache_bytes: 1 << 14 };
@@ -69,7 +74,10 @@ impl Node {
         let options = Options { seed, batch_bytes_max: 4096, message_bytes_max: 2048, ..Options::default() };
         let (replica, applier) = quoin_engine::resume(self.id, &log, &store, options)?;
         let (appends, snapshot) = (VecDeque::new(), None);
-        self.running = Some(Running { replica, applier, store, log, appends, snapshot, clock_skew_ms });
+        let mut running =
+            Running { replica, applier, store, log, appends, snapshot, clock_skew_ms, started_ms: now_ms };
+        running.see_clock(now_ms);
+        self.running = Some(running);
         Ok(())
     }
 
@@ -111,7 +119,7 @@ impl Node {
             running.replica.written(append.number);
         }
         loop {
-            let effects = running.replica.effects(Stamp(now_ms + running.clock_skew_ms));
+            let effects = running.replica.effects(now_ms - running.started_ms);
             if effects.is_empty() {
                 return Ok(requests);
             }
@@ -124,6 +132,7 @@ impl Node {
                 let dump = running.snapshot.take().context("an accepted snapshot was offered")?;
                 running.store = restore(&dump);
                 running.applier.installed(&running.store)?;
+                running.replica.know_stamp(running.applier.progress().stamp);
                 self.flushed = dump;
             }
             if let Some(append) = append {
@@ -149,6 +158,23 @@ impl Node {
 }
 
 impl Running {
+    /// A tick has passed.
+    pub(crate) fn tick(&mut self, now_ms: u64) {
+        self.pass(now_ms);
+        self.see_clock(now_ms);
+        self.replica.tick();
+        self.applier.give_up(self.replica.ticks());
+    }
+
+    fn see_clock(&mut self, now_ms: u64) {
+        self.replica.set_wall(Stamp((FIRST_MS + now_ms).saturating_add_signed(self.clock_skew_ms)));
+    }
+
+    /// Tells the replica how much time has passed.
+    pub(crate) fn pass(&mut self, now_ms: u64) {
+        self.replica.pass(now_ms - self.started_ms);
+    }
+
     /// Offers the replica a snapshot that `from` has sent.
     pub(crate) fn offer_snapshot(&mut self, from: u64, dump: Dump) -> Result<()> {
         let store = restore(&dump);

@@ -17,6 +17,7 @@ fn twenty_seeds_keep_every_promise() {
     assert!(reports.iter().all(|report| report.counts.reads > 20), "{reports:?}");
     assert!(reports.iter().map(|report| report.crashes).sum::<u64>() > 20, "{reports:?}");
     assert!(reports.iter().map(|report| report.partitions).sum::<u64>() > 10, "{reports:?}");
+    assert!(reports.iter().map(|report| report.clocks_moved).sum::<u64>() > 20, "{reports:?}");
     assert!(reports.iter().map(|report| report.snapshots).sum::<u64>() > 0, "{reports:?}");
 }
 

@@ -44,6 +44,8 @@ fn set(args: &[Bytes], keys: &mut Keys<'_>, unit_ms: i64, absolute: bool) -> Out
         return Ok(Reply::Integer(0));
     }
     match u64::try_from(at).ok().filter(|at| *at > now) {
+        // From the stamp on, which is not quite now.
+        Some(_) if !absolute => keys.expire(args[0].clone(), Expiry::In(ms as u64)),
         Some(at) => keys.expire(args[0].clone(), Expiry::At(at)),
         // In the past: the key is deleted at once.
         None => keys.delete(args[0].clone()),

@@ -6,7 +6,6 @@
 //! and every MULTI ... EXEC is atomic, however many keys it reads and writes.
 
 use super::reply::Reply;
-use crate::clock;
 use crate::error::{Error, Kind};
 use bytes::Bytes;
 use quoin_core::kv::txn_operation::Step;
@@ -57,11 +56,15 @@ pub(super) struct Sight {
 }
 
 impl Sight {
-    /// The keys of `view`, shown as of now. A reply holds at most `answer_bytes_max` bytes of values, or a
-    /// single value.
+    /// The keys of `view`, shown as of now by the cluster's time. A reply holds at most `answer_bytes_max` bytes
+    /// of values, or a single value.
     pub(super) fn of(view: ReadView, answer_bytes_max: usize) -> Self {
-        let now = clock::now(view.progress()).0;
-        Self { view, now, answer_bytes_max }
+        Self { now: view.now().0, view, answer_bytes_max }
+    }
+
+    /// As [`Self::of`], as of the state's own stamp: by the clock that decides.
+    pub(super) fn of_stamp(view: ReadView, answer_bytes_max: usize) -> Self {
+        Self { now: view.progress().stamp.0, view, answer_bytes_max }
     }
 
     /// Whether a key with this deadline, in milliseconds since the Unix epoch, still exists for clients. The
@@ -80,6 +83,10 @@ pub(super) struct Keys<'a> {
     answered: usize,
     read: BTreeMap<Bytes, Option<KeyValue>>,
     written: BTreeMap<Bytes, Write>,
+    /// The stamp must have reached this: a key that was read was found to be over by then.
+    stamp_from: u64,
+    /// The stamp must not have reached this: a key that was read ends then.
+    stamp_before: Option<u64>,
     /// Keys that must still have these mod revisions; 0 for an absent key.
     watched: Vec<(Bytes, i64)>,
 }
@@ -123,7 +130,16 @@ impl<'a> Keys<'a> {
     /// The keys as `sight` shows them; without one, a command can write but not read.
     pub(super) fn at(sight: Option<&'a Sight>) -> Self {
         let (read, written) = (BTreeMap::new(), BTreeMap::new());
-        Self { sight, only_reads: false, answered: 0, read, written, watched: Vec::new() }
+        Self {
+            sight,
+            only_reads: false,
+            answered: 0,
+            read,
+            written,
+            stamp_from: 0,
+            stamp_before: None,
+            watched: Vec::new(),
+        }
     }
 
     /// As [`Self::at`], for a command that writes nothing.
@@ -183,7 +199,21 @@ impl<'a> Keys<'a> {
     fn alive(&mut self, key: &Bytes) -> Result<Option<Entry>, Failed> {
         let sight = self.sight()?;
         let entry = |kv: KeyValue| Entry { value: kv.value, expires_at: kv.expires.map(|at| at.0) };
-        Ok(self.stored(sight, key)?.map(entry).filter(|entry| sight.is_alive(entry.expires_at)))
+        let Some(entry) = self.stored(sight, key)?.map(entry) else { return Ok(None) };
+        let alive = sight.is_alive(entry.expires_at);
+        self.note_deadline(entry.expires_at, alive);
+        Ok(alive.then_some(entry))
+    }
+
+    /// Invariant: Time is data. Whether a key is alive was judged by the time as this replica knows it; what
+    /// is written because of that stands only if the stamp says the same.
+    fn note_deadline(&mut self, expires_at: Option<u64>, alive: bool) {
+        let Some(at) = expires_at.filter(|_| !self.only_reads) else { return };
+        if alive {
+            self.stamp_before = Some(self.stamp_before.map_or(at, |before| before.min(at)));
+        } else {
+            self.stamp_from = self.stamp_from.max(at);
+        }
     }
 
     fn expires_at(&self, expiry: Expiry, before: Option<u64>) -> Result<Option<u64>, Failed> {
@@ -256,6 +286,14 @@ impl<'a> Keys<'a> {
             target: Some(CompareTarget::ModRevision(revision)),
             ..Compare::default()
         });
+        let stamp = |result: CompareResult, at| Compare {
+            result: result.into(),
+            target: Some(CompareTarget::Stamp(at)),
+            ..Compare::default()
+        };
+        let over = (self.stamp_from > 0).then(|| stamp(CompareResult::Greater, self.stamp_from - 1));
+        let alive = self.stamp_before.map(|before| stamp(CompareResult::Less, before));
+        let compare = compare.chain(over).chain(alive);
         let success = steps.into_iter().map(|step| TxnOperation { step: Some(step) }).collect();
         Some(Operation::Txn(Txn { compare: compare.collect(), success, failure: Vec::new() }))
     }
@@ -295,5 +333,31 @@ fn step(key: Bytes, write: Write) -> Step {
             ..Put::default()
         }),
         Write::Delete => Step::Delete(kv::Delete { key, ..kv::Delete::default() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a node took for ended by its own clock was written over, though it had not ended.
+    #[test]
+    fn writes_stand_only_if_the_stamp_says_of_each_key_what_was_seen() {
+        let mut keys = Keys::at(None);
+        for (key, ends, alive) in [("a", 300, false), ("b", 200, false), ("c", 900, true), ("d", 800, true)] {
+            keys.read.insert(key.into(), None);
+            keys.note_deadline(Some(ends), alive);
+        }
+        keys.put("e".into(), "1".into(), Expiry::Never);
+        let Some(Operation::Txn(txn)) = keys.into_operation() else { panic!("a transaction") };
+        let stamps: Vec<_> = txn
+            .compare
+            .iter()
+            .filter_map(|compare| match compare.target {
+                Some(CompareTarget::Stamp(at)) => Some((compare.result(), at)),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(stamps, [(CompareResult::Greater, 299), (CompareResult::Less, 800)]);
     }
 }

@@ -127,10 +127,12 @@ impl Session {
         self.sight().await.map(|sight| sight.view.clone())
     }
 
-    /// The view after a write of this connection: this replica applied it before it was answered.
-    fn see_own_writes(&mut self) {
-        let view = self.server.engine.latest();
-        self.sight = Some(Sight::of(view, self.server.engine.limits().response_bytes_max));
+    /// The view after a write of this connection: this replica applied it before it was answered. If a condition
+    /// did not hold, that may have been one on the stamp, so the stamp is gone by.
+    fn see_own_writes(&mut self, held: bool) {
+        let (view, bytes_max) = (self.server.engine.latest(), self.server.engine.limits().response_bytes_max);
+        let sight = if held { Sight::of } else { Sight::of_stamp };
+        self.sight = Some(sight(view, bytes_max));
     }
 
     /// Replies to a lookup in a table.
@@ -172,7 +174,7 @@ impl Session {
             self.reply(&reply.unwrap_or_else(|error| Reply::Error(error.resp())));
         }
         if self.sight.is_some() {
-            self.see_own_writes();
+            self.see_own_writes(true);
         }
     }
 
@@ -180,7 +182,7 @@ impl Session {
     pub(super) async fn commit(&mut self, operation: Operation) -> Result<bool, Error> {
         let command = self.admitted(operation)?;
         let held = succeeded(kv_reply(self.server.engine.propose(command).await?)?.1)?;
-        self.see_own_writes();
+        self.see_own_writes(held);
         Ok(held)
     }
 

@@ -72,8 +72,10 @@ impl Victim {
         join(&log, GROUP, FOUNDING_INDEX.0, FOUNDING_TERM.0).expect("an empty log");
         let configuration = Configuration::of_voters(voters.iter().copied());
         let options = Options { seed: id, ..Options::default() };
-        let replica = Replica::new(id, GROUP, Arc::clone(&log), &configuration, FOUNDING_INDEX.0, options)
-            .expect("the options are the defaults");
+        let mut replica =
+            Replica::new(id, GROUP, Arc::clone(&log), &configuration, FOUNDING_INDEX.0, options)
+                .expect("the options are the defaults");
+        replica.set_wall(Stamp(1_000_000));
         Self { replica, sent: VecDeque::new(), log, appends: VecDeque::new(), committed: Vec::new() }
     }
 
@@ -108,7 +110,7 @@ impl Victim {
     /// Carries out what the replica asks, and checks what it has committed.
     pub(crate) fn work(&mut self) {
         loop {
-            let effects = self.replica.effects(Stamp(self.replica.ticks()));
+            let effects = self.replica.effects(self.replica.ticks());
             if effects.is_empty() {
                 break;
             }

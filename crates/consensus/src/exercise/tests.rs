@@ -295,7 +295,7 @@ fn a_snapshot_that_no_leader_made_is_not_offered_to_the_library() {
     }
     let mut victim = follower();
     victim.replica.offer_snapshot(2, 9, TERM, &possible);
-    assert_eq!(victim.replica.effects(Stamp(0)).install, Some((9, TERM)));
+    assert_eq!(victim.replica.effects(0).install, Some((9, TERM)));
     assert_eq!(victim.replica.configuration(), possible);
 }
 

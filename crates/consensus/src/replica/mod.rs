@@ -7,7 +7,7 @@
 //! Reading order: this file (the loop around the library), `effects.rs` (what comes out), `admission.rs` (what
 //! comes in from peers), `proposals.rs` and
 //! `forwards.rs` (commands on their way into the log), `reads.rs` (linearizable reads), `changes.rs`
-//! (configuration entries), `appends.rs` (what is being written).
+//! (configuration entries), `appends.rs` (what is being written), `time.rs` (what stamps are made of).
 //!
 //! What it does not do: read a clock (time is an argument), touch files or sockets, or apply entries.
 
@@ -19,6 +19,7 @@ mod forwards;
 mod options;
 mod proposals;
 mod reads;
+mod time;
 
 pub use effects::{
     Append, Barrier, Committed, Content, Effects, Expectation, Lost, Proposal, ReadWaiter, Waiter,
@@ -27,7 +28,7 @@ pub use options::{GIVE_UP_TICKS, Options};
 
 use crate::configuration::{self, Change, Configuration};
 use crate::group::GroupId;
-use crate::log::Log;
+use crate::log::{Log, LogError};
 use crate::message::{ForwardOutcome, PeerMessage, RaftMessage};
 use crate::storage::Storage;
 use admission::Refusal;
@@ -40,11 +41,19 @@ use raft::{RawNode, StateRole};
 use reads::Reads;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use time::{Time, Told};
 
-/// The consensus library refuses the options, or the state that it finds.
+/// Why a replica cannot be made.
 #[derive(Debug, thiserror::Error)]
-#[error(transparent)]
-pub struct ReplicaError(raft::Error);
+#[non_exhaustive]
+pub enum ReplicaError {
+    /// The consensus library refuses the options, or the state that it finds.
+    #[error(transparent)]
+    Library(Box<raft::Error>),
+    /// The log cannot be read.
+    #[error("reading the log: {0}")]
+    Log(LogError),
+}
 
 /// Maximum bytes of committed entries in one [`Effects`]: a start replays its log in pieces of this size.
 const COMMITTED_BYTES_MAX: u64 = 16 << 20;
@@ -64,6 +73,7 @@ pub struct Replica {
     appends: Appends,
     /// Messages of peers that were malformed.
     refused: u64,
+    time: Time,
     /// What the next [`Self::effects`] returns.
     effects: Effects,
 }
@@ -73,7 +83,7 @@ impl Replica {
     /// `configuration`. The two must have been joined: see [`crate::log::join`].
     ///
     /// # Errors
-    /// The library refuses the options or the state that it finds.
+    /// See [`ReplicaError`].
     pub fn new(
         id: u64,
         group: GroupId,
@@ -99,9 +109,13 @@ impl Replica {
             },
             ..raft::Config::default()
         };
+        let mut time = Time::default();
+        if let Some(stamp) = newest_stamp(&log, group)? {
+            time.know(stamp);
+        }
         let storage = Storage::new(log, group, configuration.to_library(), applied);
         let raw = RawNode::new(&config, storage, &slog::Logger::root(slog::Discard, slog::o!()))
-            .map_err(ReplicaError)?;
+            .map_err(|error| ReplicaError::Library(Box::new(error)))?;
         let mut replica = Self {
             group,
             raw,
@@ -113,6 +127,7 @@ impl Replica {
             reads: Reads::numbered_from(options.seed, id),
             appends: Appends::default(),
             refused: 0,
+            time,
             effects: Effects::default(),
             options,
         };
@@ -202,9 +217,47 @@ impl Replica {
         let _ = self.raw.step(message);
     }
 
-    /// One tick of the clock has passed.
+    /// The cluster's time, as far as this replica knows it.
+    pub fn time(&self) -> Stamp {
+        self.time.now()
+    }
+
+    /// What must be added to the monotonic clock to have the cluster's time, in milliseconds.
+    pub fn time_offset_ms(&self) -> i64 {
+        self.time.offset()
+    }
+
+    /// How far this machine's wall clock is ahead of the cluster's time, in milliseconds, as it was
+    /// last told; `None` while this replica does not know the time.
+    pub fn wall_ahead_ms(&self) -> Option<i64> {
+        self.time.wall_ahead()
+    }
+
+    /// The state has this stamp: time goes on from there if nothing newer is known.
+    pub fn know_stamp(&mut self, stamp: Stamp) {
+        self.time.know(stamp);
+    }
+
+    /// The monotonic clock shows `now_ms`, in milliseconds since any moment of this process. Call it before
+    /// other inputs: what they say of time is taken to be said now.
+    pub fn pass(&mut self, now_ms: u64) {
+        self.time.pass(now_ms);
+    }
+
+    /// This machine's wall clock shows `wall`. Call it at the start and before each tick.
+    pub fn set_wall(&mut self, wall: Stamp) {
+        self.time.set_wall(wall);
+    }
+
+    /// One tick has passed.
     pub fn tick(&mut self) {
         self.ticks += 1;
+        self.time.tick(self.ticks, 2 * self.options.election_ticks as u64);
+        if self.is_leader() {
+            self.time.correct(self.raw.raft.id, &self.raw.store().configuration().voters);
+        } else {
+            self.time.follow();
+        }
         // Whoever wins an election has its log on disk: the library takes that for granted, and panics where the
         // only voter has not.
         if self.is_leader() || admission::is_persisted(&self.raw.raft) {
@@ -217,8 +270,10 @@ impl Replica {
 
     /// Takes a message that came on a connection of the member `from`. Late ones are dropped, as Raft wants, and
     /// malformed ones.
-    pub fn step(&mut self, from: u64, message: PeerMessage) {
-        if let PeerMessage::Raft(RaftMessage(message)) = &message {
+    pub fn step(&mut self, from: u64, mut message: PeerMessage) {
+        let mut told = Told::Nothing;
+        if let PeerMessage::Raft(RaftMessage(message)) = &mut message {
+            told = Time::take(message);
             match admission::check(&self.raw.raft, from, message) {
                 Ok(()) => {}
                 Err(Refusal::Untimely) => return,
@@ -228,11 +283,16 @@ impl Replica {
         self.heard.insert(from, self.ticks);
         match message {
             PeerMessage::Raft(RaftMessage(message)) => {
+                let term = message.term;
                 if asks_or_answers_round(&message, MessageType::MsgHeartbeatResponse) {
                     self.reads.note_answer(message.from, self.raw.store().configuration());
                 }
                 // An error means that the message does not concern this state: dropping it is the protocol.
                 let _ = self.raw.step(*message);
+                // An earlier leader's time does not count any more.
+                if term == self.term() && (from == self.leader() || self.is_leader()) {
+                    self.time.hear(from, told, self.ticks);
+                }
             }
             PeerMessage::Forward { request, commands } => {
                 if self.is_leader() {
@@ -357,9 +417,11 @@ impl Replica {
         self.reads.fail(lost);
     }
 
-    /// Works off the queues and says what to do. Call it until it returns nothing to do.
-    pub fn effects(&mut self, now: Stamp) -> Effects {
-        self.work_proposals(now);
+    /// Works off the queues and says what to do, when the monotonic clock shows `now_ms`. Call it until it
+    /// returns nothing to do.
+    pub fn effects(&mut self, now_ms: u64) -> Effects {
+        self.time.pass(now_ms);
+        self.work_proposals();
         self.work_reads();
         self.draw_election_timeout();
         if self.raw.has_ready() {
@@ -368,12 +430,13 @@ impl Replica {
         std::mem::take(&mut self.effects)
     }
 
-    fn work_proposals(&mut self, now: Stamp) {
+    fn work_proposals(&mut self) {
         if self.is_leader() {
-            if self.appends.batches_in_flight() < self.options.batches_in_flight_max
+            if self.knows_time()
+                && self.appends.batches_in_flight() < self.options.batches_in_flight_max
                 && let Some(batch) = self.proposals.next_batch(&self.options)
             {
-                self.propose_batch(now, batch);
+                self.propose_batch(batch);
             }
             return;
         }
@@ -390,14 +453,20 @@ impl Replica {
         }
     }
 
-    fn propose_batch(&mut self, now: Stamp, batch: NextBatch) {
+    /// Whether this leader may stamp batches. After its first answers it does.
+    fn knows_time(&mut self) -> bool {
+        let acknowledged = self.raw.raft.commit_to_current_term();
+        self.time.begin(self.raw.raft.id, &self.raw.store().configuration().voters, acknowledged)
+    }
+
+    fn propose_batch(&mut self, batch: NextBatch) {
         let NextBatch { commands, waiters, forwarded } = batch;
         let mut message = eraftpb::Message::default();
         message.set_msg_type(MessageType::MsgPropose);
         message.from = self.id();
         let mut entry = eraftpb::Entry::default();
-        // Invariant: Time is data. The leader's clock enters the log here.
-        entry.data = Batch::encode(now, &commands);
+        // Invariant: Time is data. Time enters the log here.
+        entry.data = Batch::encode(self.time.now(), &commands);
         message.entries.push(entry);
         if self.raw.step(message).is_err() {
             // A leader that is handing over takes no proposals.
@@ -481,6 +550,10 @@ impl Replica {
             let metadata = ready.snapshot().get_metadata();
             self.effects.install = Some((metadata.index, metadata.term));
         }
+        // Whoever leads next goes on from the newest stamp in its log.
+        if let Some(stamp) = ready.entries().iter().rev().find_map(|entry| Batch::stamp_of(&entry.data)) {
+            self.time.know(stamp);
+        }
         let leads = self.is_leader();
         let writes = Writes::take(ready, self.raw.mut_store(), self.group, leads);
         let messages = self.wire_all(ready.take_persisted_messages());
@@ -499,7 +572,7 @@ impl Replica {
 
     /// The message as it goes to the peer. A snapshot goes its own way, and a read round's heartbeat only to
     /// whom the round must ask.
-    fn wire(&mut self, message: eraftpb::Message) -> Option<(u64, PeerMessage)> {
+    fn wire(&mut self, mut message: eraftpb::Message) -> Option<(u64, PeerMessage)> {
         let to = message.to;
         if message.get_msg_type() == MessageType::MsgSnapshot {
             self.effects.snapshots_wanted.push(to);
@@ -510,6 +583,7 @@ impl Replica {
         {
             return None;
         }
+        self.time.write(&mut message);
         Some((to, PeerMessage::Raft(RaftMessage(Box::new(message)))))
     }
 
@@ -545,6 +619,19 @@ impl Replica {
         let drawn = self.options.election_ticks + ((state ^ (state >> 31)) % spread) as usize;
         self.raw.raft.set_randomized_election_timeout(drawn);
     }
+}
+
+/// The newest stamp in `log`. Few entries, if any, are read to find it: only those that open a term, or change
+/// the configuration, have none.
+fn newest_stamp(log: &Log, group: GroupId) -> Result<Option<Stamp>, ReplicaError> {
+    for index in (log.first_index(group)..=log.last_index(group)).rev() {
+        let entries = log.entries(group, index..index + 1, u64::MAX).map_err(ReplicaError::Log)?;
+        let stamp = entries.iter().find_map(|entry| Batch::stamp_of(&entry.data));
+        if stamp.is_some() {
+            return Ok(stamp);
+        }
+    }
+    Ok(None)
 }
 
 /// Whether the message is of `kind` and belongs to a read round, rather than being a plain heartbeat or its

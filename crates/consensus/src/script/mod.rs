@@ -10,7 +10,7 @@
 //! cluster N [KEY=VALUE...]    found a cluster of N voters; keys: batch-commands, batches-in-flight,
 //!                             message-bytes, lease-reads
 //! start ID                    start a new member with an empty disk
-//! tick ID|* [COUNT]           let time pass for a replica, or for all
+//! tick ID|* [COUNT]           let time pass for a replica, or for all; a tick is 50 ms
 //! campaign ID                 tick a replica until it stops being a follower
 //! elect ID                    campaign and stabilize; shows only that ID leads
 //! run COUNT                   tick all, then stabilize; COUNT times
@@ -31,6 +31,8 @@
 //! restart ID                  start again from the disk
 //! flush ID                    make the state durable and purge the log up to it
 //! backup ID, restore ID       copy the durable state, and put the copy back
+//! clock ID MS                 move ID's wall clock, forwards or back
+//! time                        show the cluster's time at each replica, and the wall clock ahead of it
 //! status, log ID, state ID    show the replicas, a log, a state
 //! quietly COMMAND             show only changes of role and what clients are told
 //! ```

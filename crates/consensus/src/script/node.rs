@@ -28,6 +28,10 @@ pub(super) struct Node {
     /// The state that survives a crash.
     pub(super) durable: State,
     pub(super) backup: Option<State>,
+    /// How far the wall clock was moved, in milliseconds.
+    pub(super) clock_ms: i64,
+    /// Milliseconds before this start.
+    pub(super) passed_ms: u64,
     pub(super) running: Option<Running>,
 }
 
@@ -61,7 +65,15 @@ pub(super) enum StartError {
 
 impl Node {
     pub(super) fn new(id: u64, durable: State) -> Self {
-        Self { id, disk: Arc::new(SimDisk::new()), durable, backup: None, running: None }
+        Self {
+            id,
+            disk: Arc::new(SimDisk::new()),
+            durable,
+            backup: None,
+            clock_ms: 0,
+            passed_ms: 0,
+            running: None,
+        }
     }
 
     /// Starts from what is durable, as a node does.

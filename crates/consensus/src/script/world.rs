@@ -16,6 +16,11 @@ use std::fmt::Write;
 /// Rounds after which a cluster that never comes to rest fails its script.
 const STABILIZE_ROUNDS_MAX: usize = 1000;
 
+/// Milliseconds of a tick.
+const TICK_MS: u64 = 50;
+/// What wall clocks show when a script begins.
+const FIRST_MS: u64 = 1_000_000_000;
+
 /// The command that goes with a change of the configuration: in a node, the change of the member list.
 const MEMBERS: &str = "members";
 
@@ -146,6 +151,8 @@ impl World {
                 let node = self.node(number(id));
                 node.durable = node.backup.clone().expect("a backup was made");
             }
+            ("clock", [id, ms]) => self.node(number(id)).clock_ms += ms.parse::<i64>().unwrap(),
+            ("time", []) => self.time(),
             ("status", []) => self.status(),
             ("log", [id]) => self.show_log(number(id)),
             ("state", [id]) => {
@@ -233,6 +240,7 @@ impl World {
                     hard.unwrap_or_default()
                 );
                 self.detail(text);
+                self.see_clock(id, 0);
                 self.work(id);
             }
             Err(error) => self.say(format!("{id}: does not start: {error}")),
@@ -240,10 +248,21 @@ impl World {
     }
 
     fn tick(&mut self, id: u64) {
+        self.see_clock(id, 1);
         let running = self.running(id);
         running.replica.tick();
         running.give_up();
         self.work(id);
+    }
+
+    /// Shows a replica its clocks, as they are `ticks` ticks from now.
+    fn see_clock(&mut self, id: u64, ticks: u64) {
+        let node = self.node(id);
+        let (passed_ms, moved_ms) = (node.passed_ms, node.clock_ms);
+        let replica = &mut self.running(id).replica;
+        let now_ms = TICK_MS * (replica.ticks() + ticks);
+        replica.pass(now_ms);
+        replica.set_wall(Stamp((FIRST_MS + passed_ms + now_ms).saturating_add_signed(moved_ms)));
     }
 
     fn campaign(&mut self, id: u64) {
@@ -300,6 +319,7 @@ impl World {
             node.disk.fail_next_sync();
             running.log.append(&append.records).unwrap_err();
         }
+        node.passed_ms += TICK_MS * running.replica.ticks();
         drop(running);
         node.disk.crash(seed);
         self.snapshots_wanted.retain(|(from, _)| *from != id);
@@ -432,7 +452,7 @@ impl World {
     fn work(&mut self, id: u64) {
         loop {
             let running = self.running(id);
-            let effects = running.replica.effects(Stamp(1000 + running.replica.ticks()));
+            let effects = running.replica.effects(TICK_MS * running.replica.ticks());
             let (role, committed) = running.changes();
             if let Some(role) = role {
                 self.say(format!("{id}: {role}"));
@@ -520,6 +540,21 @@ impl World {
                 }
             });
         }
+        lines.into_iter().for_each(|line| self.say(line));
+    }
+
+    /// The time at each replica, from when the script began.
+    fn time(&mut self) {
+        let running = self.nodes.values().filter_map(|node| Some((node.id, node.running.as_ref()?)));
+        let lines: Vec<_> = running
+            .map(|(id, running)| {
+                let time = running.replica.time().0 as i64 - FIRST_MS as i64;
+                match running.replica.wall_ahead_ms() {
+                    Some(ahead) => format!("{id}: time {time} ms, wall clock {ahead:+} ms"),
+                    None => format!("{id}: does not know the time"),
+                }
+            })
+            .collect();
         lines.into_iter().for_each(|line| self.say(line));
     }
 

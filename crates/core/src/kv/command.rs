@@ -276,7 +276,7 @@ pub struct Compare {
     #[prost(bytes = "bytes", tag = "64")]
     pub range_end: Bytes,
     /// What to compare, and the given value.
-    #[prost(oneof = "CompareTarget", tags = "4, 5, 6, 7, 8, 9")]
+    #[prost(oneof = "CompareTarget", tags = "4, 5, 6, 7, 8, 9, 10")]
     pub target: Option<CompareTarget>,
     /// An absent key, or metadata without this position, passes instead of counting as zero.
     #[prost(bool, tag = "65")]
@@ -318,6 +318,9 @@ pub enum CompareTarget {
     /// A number of the metadata.
     #[prost(message, tag = "9")]
     Metadata(MetadataAt),
+    /// The batch's stamp; the key counts for nothing.
+    #[prost(uint64, tag = "10")]
+    Stamp(u64),
 }
 
 /// A number in a key's metadata vector.

@@ -4,26 +4,35 @@ use super::command::{Compare, CompareResult, CompareTarget, Txn, txn_operation::
 use super::range::{Bounds, records};
 use super::record::{self, Record};
 use crate::store::{StoreError, View};
+use crate::types::Stamp;
 
 /// Pushes for `txn`, and for each transaction on its chosen branch in turn, whether its conditions hold.
-pub(super) fn choose_path(view: View<'_>, txn: &Txn, path: &mut Vec<bool>) -> Result<(), StoreError> {
+pub(super) fn choose_path(
+    view: View<'_>,
+    stamp: Stamp,
+    txn: &Txn,
+    path: &mut Vec<bool>,
+) -> Result<(), StoreError> {
     let mut holds = true;
     for compare in &txn.compare {
-        holds = holds && compare_holds(view, compare)?;
+        holds = holds && compare_holds(view, stamp, compare)?;
     }
     path.push(holds);
     let steps = if holds { &txn.success } else { &txn.failure };
     for step in steps {
         if let Some(Step::Txn(inner)) = &step.step {
-            choose_path(view, inner, path)?;
+            choose_path(view, stamp, inner, path)?;
         }
     }
     Ok(())
 }
 
-fn compare_holds(view: View<'_>, compare: &Compare) -> Result<bool, StoreError> {
+fn compare_holds(view: View<'_>, stamp: Stamp, compare: &Compare) -> Result<bool, StoreError> {
     let Some(target) = &compare.target else { return Ok(false) };
     let result = compare.result();
+    if let CompareTarget::Stamp(given) = target {
+        return Ok(passes(stamp.cmp(&Stamp(*given)), result));
+    }
     if compare.range_end.is_empty() {
         let record = view.get(&record::store_key(&compare.key))?.map(Record::decode).transpose()?;
         return Ok(record_passes(record.as_ref(), target, result, compare.absent_passes));
@@ -58,6 +67,7 @@ fn record_passes(
             Some(stored) => number(*stored, given.value),
             None => absent_passes || number(0, given.value),
         },
+        CompareTarget::Stamp(_) => false,
     }
 }
 
@@ -68,7 +78,7 @@ fn absent_key_passes(target: &CompareTarget, result: CompareResult) -> bool {
         | CompareTarget::ModRevision(given)
         | CompareTarget::Lease(given) => *given,
         CompareTarget::Metadata(given) => given.value,
-        CompareTarget::Value(_) => return false,
+        CompareTarget::Value(_) | CompareTarget::Stamp(_) => return false,
     };
     passes(0.cmp(&given), result)
 }

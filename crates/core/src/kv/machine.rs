@@ -172,7 +172,7 @@ impl Machine {
     fn txn(&mut self, tx: &mut Tx<'_>, txn: Txn) -> Done<Response> {
         done!(txn::check(&txn));
         let mut path = Vec::new();
-        choose_path(tx.view(), &txn, &mut path)?;
+        choose_path(tx.view(), tx.stamp(), &txn, &mut path)?;
         let mut answered = Vec::new();
         done!(check_path(tx, &txn, &mut path.iter().copied(), &mut answered)?);
         done!(check_answer(tx, answered)?);

@@ -198,11 +198,12 @@ fn txn(random: &mut Random, model: &Model, depth: u64) -> Txn {
     let compare = |random: &mut Random| {
         let (key, range_end) = keys(random);
         let number = |random: &mut Random| random.below(4) as i64;
-        let target = match random.below(5) {
+        let target = match random.below(6) {
             0 => CompareTarget::Version(number(random)),
             1 => CompareTarget::CreateRevision(random.below(model.newest() + 1) as i64),
             2 => CompareTarget::ModRevision(random.below(model.newest() + 1) as i64),
             3 => CompareTarget::Lease(number(random)),
+            4 => CompareTarget::Stamp(model.stamp + random.below(40)),
             _ => CompareTarget::Value(format!("{}", random.below(5)).into()),
         };
         let (result, absent_passes) = (random.below(4) as i32, random.once_in(4));
@@ -452,6 +453,9 @@ impl Model {
 
     fn holds(&self, txn: &Txn) -> bool {
         txn.compare.iter().all(|compare| {
+            if let Some(CompareTarget::Stamp(given)) = compare.target {
+                return relates(self.stamp.cmp(&given), compare);
+            }
             let mut found =
                 within(self.state(), &compare.key, &compare.range_end).map(|(_, kept)| &kept.kv).peekable();
             if found.peek().is_none() && compare.range_end.is_empty() {
@@ -628,8 +632,12 @@ fn compares(kv: Option<&KeyValue>, compare: &Compare) -> bool {
             Some(kv) => kv.value.cmp(given),
             None => return false,
         },
-        CompareTarget::Metadata(_) => unreachable!("never generated"),
+        CompareTarget::Metadata(_) | CompareTarget::Stamp(_) => unreachable!("never compared here"),
     };
+    relates(ordering, compare)
+}
+
+fn relates(ordering: std::cmp::Ordering, compare: &Compare) -> bool {
     match compare.result() {
         CompareResult::Equal => ordering.is_eq(),
         CompareResult::Greater => ordering.is_gt(),

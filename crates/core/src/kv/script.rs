@@ -304,7 +304,7 @@ fn steps(mut text: &str) -> Vec<TxnOperation> {
 }
 
 /// `TARGET(KEY)OP VALUE`, `TARGET(KEY..END)OP VALUE`, `meta0(KEY)OP VALUE`; a `~` in front lets an absent key
-/// pass.
+/// pass. `stamp()OP VALUE` compares the batch's stamp.
 fn compare(text: &str) -> Compare {
     let (absent_passes, text) = text.strip_prefix('~').map_or((false, text), |text| (true, text));
     let (target, rest) = text.split_once('(').expect("TARGET(KEY)");
@@ -324,6 +324,7 @@ fn compare(text: &str) -> Compare {
         "mod" => CompareTarget::ModRevision(number(value)),
         "lease" => CompareTarget::Lease(number(value)),
         "value" => CompareTarget::Value(key(value)),
+        "stamp" => CompareTarget::Stamp(number(value)),
         meta => {
             let position = number(meta.strip_prefix("meta").expect("a known target"));
             CompareTarget::Metadata(MetadataAt { position, value: number(value) })

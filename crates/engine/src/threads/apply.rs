@@ -100,7 +100,8 @@ impl ApplyThread {
 
     fn publish(&self, store: Arc<LsmStore>, progress: Progress) {
         let memory = self.applier.memory();
-        self.shared.published.store(Arc::new(Published { store, memory, progress }));
+        let clock = Arc::clone(&self.shared.clock);
+        self.shared.published.store(Arc::new(Published { store, memory, progress, clock }));
     }
 
     fn install(&mut self, received: ReceivedSnapshot) -> Result<(), StoreError> {

@@ -4,9 +4,9 @@ use super::send::send;
 use super::work::{Work, WorkQueue};
 use crate::input::{Input, ReceivedSnapshot};
 use crate::queue::Queue;
-use crate::shared::{Shared, wall_clock};
+use crate::shared::Shared;
 use crate::status::RaftStatus;
-use crate::{alone, snapshots};
+use crate::{alone, clock, snapshots};
 use quoin_consensus::message::PeerMessage;
 use quoin_consensus::replica::{Append, Barrier, Effects, Lost, Proposal, Replica};
 use quoin_consensus::{GROUP, GroupId};
@@ -26,6 +26,7 @@ pub(super) struct RaftThread {
     /// by then.
     heard: (u64, u64),
     alone: alone::Watch,
+    wall_clock: clock::Watch,
 }
 
 impl RaftThread {
@@ -35,19 +36,32 @@ impl RaftThread {
         appends: Arc<Queue<Append>>,
         work: Arc<WorkQueue>,
     ) -> Self {
-        Self { shared, replica, appends, work, received: None, heard: (0, 0), alone: alone::Watch::default() }
+        Self {
+            shared,
+            replica,
+            appends,
+            work,
+            received: None,
+            heard: (0, 0),
+            alone: alone::Watch::default(),
+            wall_clock: clock::Watch::default(),
+        }
     }
 
     pub(super) fn run(mut self) {
         let tick = Duration::from_millis(self.shared.settings.raft.tick_ms);
         let mut next_tick = Instant::now() + tick;
         let mut inputs = Vec::new();
+        self.replica.pass(self.shared.now_ms());
+        self.replica.set_wall(self.shared.clock.wall());
         self.publish_status();
+        self.publish_time();
         while self.shared.inbox.take(&mut inputs, Some(next_tick)) {
             // Lets those who are about to push do so first: what comes together is proposed and confirmed
             // together. This costs an idle machine nothing and makes a busy one's batches larger.
             std::thread::yield_now();
             self.shared.inbox.take_more(&mut inputs);
+            self.replica.pass(self.shared.now_ms());
             let mut stop = false;
             for input in inputs.drain(..) {
                 stop |= matches!(input, Input::Stop);
@@ -60,9 +74,10 @@ impl RaftThread {
             if now >= next_tick {
                 // A thread that was not scheduled for a while must not take that for many missed heartbeats.
                 next_tick = (next_tick + tick).max(now);
-                self.tick();
+                self.tick(now);
             }
             self.work_off();
+            self.publish_time();
         }
         self.replica.fail_queue(Lost::NoLeader);
     }
@@ -132,17 +147,19 @@ impl RaftThread {
         }
     }
 
-    fn tick(&mut self) {
+    fn tick(&mut self, now: Instant) {
         if !self.shared.is_settled() {
             // Invariant: One disk per member. Time does not pass for it, so it does not campaign.
             self.replica.fail_queue(Lost::NoLeader);
             return self.publish_status();
         }
+        self.replica.set_wall(self.shared.clock.wall());
         self.replica.tick();
+        self.watch_wall_clock(now);
         self.work.extend([Work::Tick(self.replica.ticks())]);
         if self.replica.is_leader() {
             self.shared.fresh_at_ms.store(self.shared.now_ms(), Ordering::Relaxed);
-            let due = wall_clock().0 >= self.shared.next_deadline.load(Ordering::Relaxed);
+            let due = self.replica.time().0 >= self.shared.next_deadline.load(Ordering::Relaxed);
             if due && self.replica.queued() == 0 {
                 let (waiter, _nobody) = tokio::sync::oneshot::channel();
                 let command = system::Operation::Tick(true).into_command();
@@ -152,10 +169,22 @@ impl RaftThread {
         self.publish_status();
     }
 
+    /// What other threads take for the cluster's time.
+    fn publish_time(&self) {
+        self.shared.clock.set_offset(self.replica.time_offset_ms());
+    }
+
+    fn watch_wall_clock(&mut self, now: Instant) {
+        let Some(ahead_ms) = self.replica.wall_ahead_ms() else { return };
+        self.shared.metrics.clock_ahead_seconds.set(ahead_ms as f64 / 1e3);
+        if let Some(what) = self.wall_clock.look(ahead_ms, now) {
+            tracing::warn!("{what}");
+        }
+    }
+
     fn work_off(&mut self) {
         loop {
-            // Invariant: Time is data. The clock enters here, as the stamp of a batch.
-            let effects = self.replica.effects(wall_clock());
+            let effects = self.replica.effects(self.shared.now_ms());
             self.update_alone();
             if effects.is_empty() {
                 break;
@@ -223,7 +252,9 @@ impl RaftThread {
         let received = self.received.take().expect("only a snapshot that was offered is accepted");
         let (done, installed) = std::sync::mpsc::sync_channel(1);
         self.work.extend([Work::Install(received, done)]);
-        installed.recv().is_ok()
+        let installed = installed.recv().is_ok();
+        self.replica.know_stamp(self.shared.published.load().progress.stamp);
+        installed
     }
 
     fn publish_status(&self) {

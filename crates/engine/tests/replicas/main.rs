@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
 mod admission;
+mod clocks;
 mod cluster;
 mod disks;
 mod faults;

@@ -1,14 +1,13 @@
 //! etcd's `Lease`: keys that expire together.
 
 use super::header::{header, header_at, signed};
-use crate::clock;
 use crate::commands::{check_space, kv_operation, kv_reply, long_read, read};
 use crate::error::{Error, Known};
 use crate::grpc::inbound;
 use crate::grpc::outbound::{self, AnswerStream, Answers};
 use crate::life::Life;
 use quoin_core::kv::{self, LeaseGrant, LeaseInfo, Operation, Response as Done};
-use quoin_core::{Progress, Revision};
+use quoin_core::{Revision, Stamp};
 use quoin_engine::{Consistency, Engine};
 use quoin_proto::etcdserverpb::lease_server;
 use quoin_proto::etcdserverpb::{
@@ -95,6 +94,7 @@ impl lease_server::Lease for Lease {
         let LeaseTimeToLiveRequest { id, keys } = request.into_inner();
         let view = read(&self.engine, Consistency::Linearizable).await?;
         let progress = *view.progress();
+        let now = view.now();
         let find = move || kv::lease(view.view(), &progress, id, keys);
         let found = if keys { long_read(find).await? } else { find().map_err(Error::from)? };
         let header = Some(header_at(&self.engine, &progress));
@@ -102,7 +102,7 @@ impl lease_server::Lease for Lease {
             Some((lease, keys)) => LeaseTimeToLiveResponse {
                 header,
                 id,
-                ttl: seconds_left(&lease, &progress),
+                ttl: seconds_left(&lease, now),
                 granted_ttl: lease.granted_ttl_s,
                 keys,
             },
@@ -122,8 +122,8 @@ impl lease_server::Lease for Lease {
     }
 }
 
-fn seconds_left(lease: &LeaseInfo, progress: &Progress) -> i64 {
-    let left = lease.deadline.0.saturating_sub(clock::now(progress).0);
+fn seconds_left(lease: &LeaseInfo, now: Stamp) -> i64 {
+    let left = lease.deadline.0.saturating_sub(now.0);
     signed(left / 1000)
 }
 

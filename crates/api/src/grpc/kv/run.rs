@@ -171,10 +171,7 @@ fn result(answer: Result<Done, Error>) -> pb::Result {
 /// An empty key, an unavailable revision, a fault of the store.
 pub(super) fn get(view: &ReadView, request: pb::GetRequest) -> Result<pb::GetResponse, Error> {
     let record = point(view, request.key, request.revision, request.without_value)?;
-    Ok(pb::GetResponse {
-        header: None,
-        record: record.map(|found| translate::record(found, view.progress())),
-    })
+    Ok(pb::GetResponse { header: None, record: record.map(|found| translate::record(found, view.now())) })
 }
 
 /// Reads an earlier state of one key.
@@ -196,7 +193,7 @@ pub(super) fn floor(view: &ReadView, request: pb::FloorRequest) -> Result<pb::Fl
     let oldest = view.progress().compacted.max(Revision(1));
     let _held = pinned(view, oldest)??;
     let found = kv::floor(view.view(), view.progress(), &request.key, not_above)??;
-    let mut record = found.map(|found| translate::record(found, view.progress()));
+    let mut record = found.map(|found| translate::record(found, view.now()));
     if let Some(record) = record.as_mut().filter(|_| request.without_value) {
         record.value.clear();
     }

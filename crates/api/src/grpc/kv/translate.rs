@@ -3,7 +3,6 @@
 //! A write without conditions is core's own put or deletion. With conditions it is a transaction: the write
 //! if they hold, else a read of the key, so that a refusal can say why in the same step.
 
-use crate::clock;
 use crate::commands::{check_key_length, check_space_for};
 use crate::error::{Error, Known};
 use bytes::Bytes;
@@ -11,7 +10,7 @@ use quoin_core::kv::txn_operation::Step;
 use quoin_core::kv::{
     self, CompareResult, CompareTarget, MetadataAt, Operation, Response, Ttl, TxnOperation,
 };
-use quoin_core::{Command, Progress, Revision};
+use quoin_core::{Command, Revision, Stamp};
 use quoin_engine::{Engine, Limits};
 use quoin_proto::quoin::kv::v1 as pb;
 use quoin_proto::quoin::kv::v1::condition::What;
@@ -240,11 +239,11 @@ fn outcome(response: Response) -> Result<Outcome, Error> {
 }
 
 fn newest_record(engine: &Engine, kv: kv::KeyValue) -> pb::Record {
-    record(kv, engine.latest().progress())
+    record(kv, engine.latest().now())
 }
 
-/// A key as clients see it, with the time it has left as of `progress`.
-pub(super) fn record(kv: kv::KeyValue, progress: &Progress) -> pb::Record {
+/// A key as clients see it, with the time it has left from `now` on.
+pub(super) fn record(kv: kv::KeyValue, now: Stamp) -> pb::Record {
     pb::Record {
         key: kv.key,
         value: kv.value,
@@ -255,7 +254,7 @@ pub(super) fn record(kv: kv::KeyValue, progress: &Progress) -> pb::Record {
         metadata: kv.metadata,
         updated_at_ms: kv.updated.0,
         expires_at_ms: kv.expires.map(|deadline| deadline.0),
-        ttl_ms: kv.expires.map(|deadline| deadline.0.saturating_sub(clock::now(progress).0)),
+        ttl_ms: kv.expires.map(|deadline| deadline.0.saturating_sub(now.0)),
     }
 }
 

@@ -22,6 +22,7 @@
 //! publish TABLE KEY=VALUE ...    publish a version of a lookup table
 //! activate TABLE VERSION         switch the table to it, once it is ready
 //! space short | enough           raise or disarm the alarm NOSPACE
+//! clock MS                       move the wall clock so far ahead of this machine's
 //! stop                           stop the replica
 //! ```
 
@@ -108,6 +109,10 @@ impl World {
             }
             "space" => {
                 self.replica.space(rest == "short");
+                done()
+            }
+            "clock" => {
+                self.replica.clock(rest.parse().unwrap());
                 done()
             }
             "stop" => {

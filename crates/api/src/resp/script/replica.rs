@@ -75,6 +75,12 @@ impl Replica {
         self.address
     }
 
+    /// Moves the wall clock.
+    pub(super) fn clock(&self, ms: i64) {
+        let (running, _) = self.running.as_ref().expect("it was not stopped");
+        running.shift_wall_clock(ms);
+    }
+
     fn tables(&self) -> Table {
         Table::new(self.engine.clone(), Arc::clone(&self.library), Life(self.life.subscribe()))
     }
