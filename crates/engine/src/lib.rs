@@ -4,7 +4,7 @@
 //! log, one applies entries), `apply.rs` (what the last one does), `watch/` (who is told). Reads: `read.rs`,
 //! `alone.rs`. A replica's life: `founding.rs`, `resume.rs`, `start.rs`, `peers.rs` (what other replicas ask
 //! of it), `join.rs` (how a new node learns who it is). Then `membership.rs`, `leadership.rs`, `snapshots.rs`
-//! (how a follower that is far behind catches up), `upkeep.rs`, `clock.rs`, `status.rs` and `metrics.rs`.
+//! (how a follower that is far behind catches up), `purge.rs` (how much log is kept for followers), `upkeep.rs`, `clock.rs`, `status.rs` and `metrics.rs`.
 //!
 //! What this crate deliberately does not know: what a command means, which faces exist, or how a request came
 //! over the wire.
@@ -29,6 +29,7 @@ mod newcomers;
 mod owner;
 mod peers;
 mod propose;
+mod purge;
 mod queue;
 mod read;
 mod reserve;

@@ -93,9 +93,17 @@ settings! {
         /// Bytes of the newest entries that are kept in memory for followers. Default 64 MiB, at least 0, at
         /// most 1 TiB.
         pub cache_bytes: usize = 64 << 20,
-        /// Bytes above which the log is purged, in whole segments; a replica that needs an older entry gets a
-        /// snapshot. Default 256 MiB, at least 0, at most 1024 TiB.
+        /// Bytes of the log that are kept, in whole segments, for replicas that were away; one that needs an
+        /// older entry gets a snapshot. What the store has not on disk is kept in any case. Default 256 MiB,
+        /// at least 0, at most 1024 TiB.
         pub keep_bytes: u64 = 256 << 20,
+        /// Maximum entries of the log that are kept for replicas; each takes 32 bytes of memory. Default 1000000,
+        /// at least 0, at most 1000000000.
+        pub keep_entries: u64 = 1_000_000,
+        /// Bytes of the log that are kept while a replica is sent a snapshot and catches up from there, if that
+        /// is more than log.keep_bytes. What is written meanwhile beyond this makes another snapshot necessary.
+        /// Default 4 GiB, at least 0, at most 1024 TiB.
+        pub snapshot_keep_bytes: u64 = 4096 << 20,
     }
 }
 

@@ -5,6 +5,7 @@ use super::clock::Clock;
 use super::input::{Input, Inputs};
 use super::metrics::Metrics;
 use super::owner::{Owner, Settle};
+use super::purge::Holds;
 use super::reserve::Reserve;
 use super::settings::Settings;
 use super::status::RaftStatus;
@@ -43,6 +44,8 @@ pub(crate) struct Shared {
     pub(crate) settings: Settings,
     pub(crate) inbox: Inputs,
     pub(crate) log: Arc<Log>,
+    /// What of the log followers need that are sent a snapshot.
+    pub(crate) holds: Mutex<Holds>,
     pub(crate) stores: Mutex<StoreFolder>,
     pub(crate) hub: Arc<Hub>,
     transport: OnceLock<Arc<Transport>>,
@@ -93,6 +96,7 @@ impl Shared {
             settings,
             inbox: Inputs::default(),
             log,
+            holds: Mutex::default(),
             stores: Mutex::new(stores),
             hub,
             transport: OnceLock::new(),

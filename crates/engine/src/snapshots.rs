@@ -4,7 +4,8 @@
 //! closes its direction. The receiver answers one byte, [`RECEIVED`], when it has all of them.
 //!
 //! **Invariant: Bounded.** Both sides hold one chunk in memory. A side that hears nothing for [`SILENCE_MAX`]
-//! gives up, and the leader tries again.
+//! gives up, and the leader tries again, after a wait that grows with each failure. Meanwhile, and until the receiver
+//! has caught up, the log is kept from the snapshot on (`purge.rs`).
 
 use super::guarded;
 use super::input::{Input, ReceivedSnapshot};
@@ -35,6 +36,7 @@ pub(crate) fn send(shared: &Arc<Shared>, to: u64) {
             }
             Err(error) => tracing::warn!(to = format!("{to:016x}"), %error, "sending a snapshot"),
         }
+        sending.holds.lock().ended(to, result.is_ok(), Instant::now());
         sending.inbox.push(Input::SnapshotSent { to, success: result.is_ok() });
     });
     if let Err(error) = spawned {
@@ -49,6 +51,8 @@ fn stream_to(shared: &Shared, to: u64) -> io::Result<(u64, u64)> {
     stream.set_write_timeout(Some(SILENCE_MAX))?;
     stream.set_read_timeout(Some(SILENCE_MAX))?;
     let published: Arc<Published> = shared.published.load_full();
+    // The export may hold later entries, and no earlier end.
+    shared.holds.lock().begin(to, published.progress.index.0);
     let export = published.store.export().map_err(io::Error::other)?;
     let index = export.progress().index.0;
     let mut total = 0;

@@ -3,9 +3,8 @@
 //! the disk what is freed under it.
 
 use super::engine::Engine;
-use super::guarded;
 use super::shared::Shared;
-use quoin_consensus::GROUP;
+use super::{guarded, purge};
 use quoin_core::system::{self, Alarm, AlarmKind, DiskClaim, Operation};
 use quoin_core::{Revision, Stamp, StoreError, View, history};
 use std::io;
@@ -54,7 +53,9 @@ fn round(shared: &Arc<Shared>, runtime: &Handle, reclaimed: &mut Option<Revision
         compact(shared, runtime)?;
     }
     introduce(shared, runtime)?;
-    purge(shared);
+    if let Err(error) = purge::purge(shared) {
+        tracing::warn!(%error, "purging the log");
+    }
     watch_space(shared, runtime);
     reclaim(shared, reclaimed);
     Ok(())
@@ -98,18 +99,6 @@ fn introduce(shared: &Arc<Shared>, runtime: &Handle) -> Result<(), StoreError> {
         propose(shared, runtime, Operation::SetMember(current));
     }
     Ok(())
-}
-
-/// Keeps the entries whose effects the store has not persisted, and about `log.keep_bytes` for followers that
-/// were away.
-fn purge(shared: &Shared) {
-    if shared.log.size_on_disk() <= shared.settings.log.keep_bytes {
-        return;
-    }
-    let persisted = shared.published.load().store.persisted_index();
-    if let Err(error) = shared.log.purge(GROUP, persisted.0) {
-        tracing::warn!(%error, "purging the log");
-    }
 }
 
 fn watch_space(shared: &Arc<Shared>, runtime: &Handle) {

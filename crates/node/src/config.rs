@@ -193,6 +193,8 @@ impl Config {
             ("log.segment_bytes", log.segment_bytes, 1 << 20..=1 << 30),
             bound("log.cache_bytes", log.cache_bytes, 0, 1 << 40),
             ("log.keep_bytes", log.keep_bytes, 0..=1 << 50),
+            ("log.keep_entries", log.keep_entries, 0..=1_000_000_000),
+            ("log.snapshot_keep_bytes", log.snapshot_keep_bytes, 0..=1 << 50),
             ("store.cache_bytes", store.cache_bytes, 0..=1 << 44),
             ("store.memtable_bytes", store.memtable_bytes, 64 << 10..=4 << 30),
             ("store.quota_bytes", store.quota_bytes, quota_least..=1 << 50),

@@ -82,6 +82,27 @@ impl Index {
         self.groups.values().filter_map(|group| group.entries.front()).map(|slot| slot.segment).min()
     }
 
+    /// The last entry of `group` that must go for the segments to have at most `bytes_max` bytes, but for the
+    /// newest one, and the group at most `entries_max` entries; 0 if none must.
+    pub(super) fn beyond(&self, group: GroupId, bytes_max: u64, entries_max: u64) -> u64 {
+        let Some(group) = self.groups.get(&group) else { return 0 };
+        let mut bytes: u64 = self.segments.values().map(|segment| segment.size).sum();
+        let mut first_kept = 0;
+        for ((_, segment), (next, _)) in self.segments.iter().zip(self.segments.iter().skip(1)) {
+            if bytes <= bytes_max {
+                break;
+            }
+            bytes -= segment.size;
+            first_kept = *next;
+        }
+        let too_old = group.entries.partition_point(|slot| slot.segment < first_kept) as u64;
+        let too_many = (group.entries.len() as u64).saturating_sub(entries_max);
+        match too_old.max(too_many) {
+            0 => 0,
+            gone => group.base.index + gone,
+        }
+    }
+
     /// Adds what was written at offset `start` of a segment.
     pub(super) fn take(
         &mut self,

@@ -235,6 +235,12 @@ impl Log {
         self.remove_needless(writer.number)
     }
 
+    /// The last entry of `group` that must be purged for the log to have at most `bytes_max` bytes on disk (but
+    /// for the segment that is being written) and at most `entries_max` entries of the group; 0 if none must.
+    pub fn beyond(&self, group: GroupId, bytes_max: u64, entries_max: u64) -> u64 {
+        self.index.read().beyond(group, bytes_max, entries_max)
+    }
+
     fn remove_needless(&self, active: u64) -> Result<(), LogError> {
         loop {
             let mut log = self.index.write();

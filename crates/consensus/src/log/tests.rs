@@ -64,6 +64,28 @@ fn purging_removes_segments_and_keeps_the_term_before_the_first_entry() {
     }
 }
 
+/// A log above its bound lost all that its store had, and the next replica that had been away needed a snapshot.
+#[test]
+fn a_purge_need_not_go_further_than_the_bound() {
+    let disk = Arc::new(SimDisk::new());
+    let log = open(&disk).unwrap();
+    for index in 1..=40 {
+        log.append(&[entry(index, 7, 1000)]).unwrap();
+    }
+    let bytes = log.size_on_disk();
+    assert_eq!((log.beyond(G, bytes, 40), log.beyond(G, bytes, 38)), (0, 2));
+    let up_to = log.beyond(G, bytes / 2, 40);
+    log.purge(G, up_to).unwrap();
+    let kept = log.size_on_disk();
+    assert!(kept <= bytes / 2 && kept > bytes / 4, "{kept} of {bytes} bytes");
+    assert_eq!(all(&log).first().map(|first| first.0), Some(up_to + 1));
+    assert_eq!(log.beyond(G, bytes / 2, 40), 0);
+    assert_eq!(log.beyond(GroupId(99), 0, 0), 0);
+    // The newest segment stays.
+    log.purge(G, log.beyond(G, 0, 40)).unwrap();
+    assert!(!all(&log).is_empty());
+}
+
 #[test]
 fn a_snapshot_restarts_the_log_behind_it() {
     let disk = Arc::new(SimDisk::new());

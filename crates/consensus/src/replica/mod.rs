@@ -7,7 +7,8 @@
 //! Reading order: this file (the loop around the library), `effects.rs` (what comes out), `admission.rs` (what
 //! comes in from peers), `proposals.rs` and
 //! `forwards.rs` (commands on their way into the log), `reads.rs` (linearizable reads), `changes.rs`
-//! (configuration entries), `appends.rs` (what is being written), `time.rs` (what stamps are made of).
+//! (configuration entries), `appends.rs` (what is being written), `time.rs` (what stamps are made of), `resends.rs` (snapshots
+//! that failed).
 //!
 //! What it does not do: read a clock (time is an argument), touch files or sockets, or apply entries.
 
@@ -19,6 +20,7 @@ mod forwards;
 mod options;
 mod proposals;
 mod reads;
+mod resends;
 mod time;
 
 pub use effects::{
@@ -39,6 +41,7 @@ use quoin_core::{Batch, Command, Stamp};
 use raft::eraftpb::{self, EntryType, MessageType};
 use raft::{RawNode, StateRole};
 use reads::Reads;
+use resends::Resends;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use time::{Time, Told};
@@ -74,6 +77,7 @@ pub struct Replica {
     /// Messages of peers that were malformed.
     refused: u64,
     time: Time,
+    resends: Resends,
     /// What the next [`Self::effects`] returns.
     effects: Effects,
 }
@@ -128,6 +132,7 @@ impl Replica {
             appends: Appends::default(),
             refused: 0,
             time,
+            resends: Resends::default(),
             effects: Effects::default(),
             options,
         };
@@ -255,8 +260,12 @@ impl Replica {
         self.time.tick(self.ticks, 2 * self.options.election_ticks as u64);
         if self.is_leader() {
             self.time.correct(self.raw.raft.id, &self.raw.store().configuration().voters);
+            for to in self.resends.take_due(self.ticks) {
+                self.raw.report_snapshot(to, raft::SnapshotStatus::Failure);
+            }
         } else {
             self.time.follow();
+            self.resends.forget();
         }
         // Whoever wins an election has its log on disk: the library takes that for granted, and panics where the
         // only voter has not.
@@ -382,10 +391,16 @@ impl Replica {
         let _ = self.raw.step(message);
     }
 
-    /// The stream of a snapshot to `to` has ended.
+    /// The stream of a snapshot to `to` has ended. After a failure it is a while until `to` may be sent another
+    /// one, longer with each.
     pub fn snapshot_sent(&mut self, to: u64, success: bool) {
-        let status = if success { raft::SnapshotStatus::Finish } else { raft::SnapshotStatus::Failure };
-        self.raw.report_snapshot(to, status);
+        if success {
+            self.resends.arrived(to);
+            self.raw.report_snapshot(to, raft::SnapshotStatus::Finish);
+        } else {
+            let draw = mixed(self.options.seed ^ to.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ self.ticks << 17);
+            self.resends.failed(to, self.ticks, self.options.election_ticks as u64, draw);
+        }
     }
 
     /// The append of this number, and so all before it, is on disk.
@@ -612,13 +627,18 @@ impl Replica {
     /// Draws the election timeout from seed, id and term instead of the library's random numbers, so that a
     /// simulation with the same seed is the same run. Timeouts differ from term to term, so split votes end.
     fn draw_election_timeout(&mut self) {
-        let mut state = self.options.seed ^ self.id().wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ self.term() << 17;
-        state = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        state = (state ^ (state >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        let state = self.options.seed ^ self.id().wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ self.term() << 17;
         let spread = self.options.election_ticks as u64;
-        let drawn = self.options.election_ticks + ((state ^ (state >> 31)) % spread) as usize;
+        let drawn = self.options.election_ticks + (mixed(state) % spread) as usize;
         self.raw.raft.set_randomized_election_timeout(drawn);
     }
+}
+
+/// A number that looks random: the last steps of SplitMix64.
+fn mixed(mut state: u64) -> u64 {
+    state = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    state = (state ^ (state >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    state ^ (state >> 31)
 }
 
 /// The newest stamp in `log`. Few entries, if any, are read to find it: only those that open a term, or change

@@ -25,7 +25,12 @@ pub(crate) fn settings() -> Settings {
         peer_address: String::new(),
         client_urls: vec!["http://client".into()],
         raft: RaftConfig { tick_ms: 20, ..RaftConfig::default() },
-        log: LogConfig { segment_bytes: 1 << 16, cache_bytes: 1 << 16, keep_bytes: 1 << 18 },
+        log: LogConfig {
+            segment_bytes: 1 << 16,
+            cache_bytes: 1 << 16,
+            keep_bytes: 1 << 18,
+            ..LogConfig::default()
+        },
         store: StoreConfig { memtable_bytes: 1 << 16, ..StoreConfig::default() },
         history: HistoryConfig::default(),
         limits: Limits::default(),

@@ -156,3 +156,21 @@ async fn a_disk_filled_by_others_can_be_emptied_by_deleting() {
     put(&engine, "k", "v").await;
     member.stop().await;
 }
+
+/// A log above its bound was purged of all that the store had on disk, so that a replica that had been away for a moment
+/// needed a snapshot.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_purge_leaves_what_is_to_be_kept() {
+    let settings = settings();
+    let (keep, segment) = (settings.log.keep_bytes, settings.log.segment_bytes);
+    let cluster = Cluster::start(1, &settings);
+    let engine = cluster.leader().await;
+    for number in 0..100 {
+        put(&engine, &format!("k{}", number % 7), vec![1; 10_000]).await;
+    }
+    assert!(engine.status().log_bytes > 2 * keep);
+    until(&engine, "a purge of the log", || engine.status().log_bytes <= keep).await;
+    let left = engine.status().log_bytes;
+    assert!(left > keep - 2 * segment, "{left} of {keep} bytes");
+    cluster.stop().await;
+}

@@ -1,0 +1,110 @@
+//! How much of the log is kept: for followers that were away, and for those that are sent a snapshot.
+//!
+//! **Invariant: Bounded.** Beyond what the store has not on disk, the log has at most `log.keep_bytes`, or
+//! `log.snapshot_keep_bytes` while a follower is sent a snapshot or catches up from one, and at most
+//! `log.keep_entries`. A follower that needs an older entry is sent a snapshot.
+
+use super::shared::Shared;
+use quoin_consensus::GROUP;
+use quoin_consensus::log::LogError;
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// How long a follower that got a snapshot may make no progress before the log is not kept for it any more.
+const STALL_MAX: Duration = Duration::from_secs(60);
+
+/// What of the log followers need that are sent a snapshot, by their ids.
+#[derive(Debug, Default)]
+pub(crate) struct Holds(BTreeMap<u64, Hold>);
+
+#[derive(Debug)]
+struct Hold {
+    /// The entries after this one are needed.
+    after: u64,
+    /// When the follower made progress last; `None` while the snapshot is streamed.
+    progress: Option<Instant>,
+}
+
+impl Holds {
+    /// `to` is about to be sent a snapshot of the state at entry `index`, or a later one.
+    pub(crate) fn begin(&mut self, to: u64, index: u64) {
+        self.0.insert(to, Hold { after: index, progress: None });
+    }
+
+    /// The stream to `to` has ended.
+    pub(crate) fn ended(&mut self, to: u64, success: bool, now: Instant) {
+        match self.0.get_mut(&to) {
+            Some(hold) if success => hold.progress = Some(now),
+            _ => drop(self.0.remove(&to)),
+        }
+    }
+
+    /// How much of the entries up to `wanted` may go. `followers` are what the leader knows: id, newest matching
+    /// entry, whether it is active. Forgets those who do not need to be waited for.
+    fn allow(&mut self, wanted: u64, followers: &[(u64, u64, bool)], now: Instant) -> u64 {
+        self.0.retain(|id, hold| {
+            let Some(progress) = &mut hold.progress else { return true };
+            let Some((_, matched, _)) = followers.iter().find(|(follower, ..)| follower == id) else {
+                return false;
+            };
+            if *matched > hold.after {
+                (hold.after, *progress) = (*matched, now);
+            }
+            hold.after < wanted && now.duration_since(*progress) < STALL_MAX
+        });
+        self.0.values().map(|hold| hold.after).fold(wanted, u64::min)
+    }
+}
+
+/// Purges what need not be kept.
+///
+/// # Errors
+/// The log failed.
+pub(crate) fn purge(shared: &Shared) -> Result<(), LogError> {
+    let (log, settings) = (&shared.log, &shared.settings.log);
+    let persisted = shared.published.load().store.persisted_index().0;
+    let beyond = |bytes| log.beyond(GROUP, bytes, settings.keep_entries).min(persisted);
+    let wanted = beyond(settings.keep_bytes);
+    let allowed = shared.holds.lock().allow(wanted, &shared.raft.borrow().followers, Instant::now());
+    // While space is short, nobody's catching up is worth more of it.
+    let short = shared.no_space_alarm.load(Ordering::Relaxed);
+    let forced = if short { wanted } else { beyond(settings.snapshot_keep_bytes.max(settings.keep_bytes)) };
+    log.purge(GROUP, allowed.max(forced))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_log_is_kept_for_a_follower_until_it_has_caught_up_from_its_snapshot() {
+        let (mut holds, now) = (Holds::default(), Instant::now());
+        assert_eq!(holds.allow(500, &[], now), 500);
+        holds.begin(2, 100);
+        let at = |matched| [(2, matched, true)];
+        assert_eq!(holds.allow(500, &at(7), now + 10 * STALL_MAX), 100, "while it is streamed");
+        holds.ended(2, true, now);
+        assert_eq!(holds.allow(600, &at(7), now), 100, "until it is installed");
+        assert_eq!(holds.allow(700, &at(400), now), 400, "from where it has come to");
+        assert_eq!(holds.allow(700, &at(700), now), 700);
+        assert_eq!(holds.allow(900, &at(700), now), 900, "once is enough: the usual rest is kept for it");
+    }
+
+    #[test]
+    fn the_log_is_not_kept_for_one_that_failed_or_stalls_or_is_gone() {
+        let (mut holds, now) = (Holds::default(), Instant::now());
+        let followers = [(2, 7, true)];
+        holds.begin(2, 100);
+        holds.ended(2, false, now);
+        assert_eq!(holds.allow(500, &followers, now), 500, "another snapshot follows");
+        holds.begin(2, 100);
+        holds.ended(2, true, now);
+        assert_eq!(holds.allow(500, &followers, now + STALL_MAX / 2), 100);
+        assert_eq!(holds.allow(500, &followers, now + STALL_MAX), 500, "it makes no progress");
+        holds.begin(2, 100);
+        holds.ended(2, true, now);
+        assert_eq!(holds.allow(500, &[], now), 500, "this replica does not lead any more");
+        holds.ended(3, true, now);
+    }
+}
