@@ -129,7 +129,7 @@ fn small(random: &mut Random) -> u32 {
 
 fn system_operation(random: &mut Random) -> system::Operation {
     let alarm = |random: &mut Random| system::Alarm { member: number(random), kind: small(random) as i32 };
-    match random.below(6) {
+    match random.below(7) {
         0 => system::Operation::Compact(number(random)),
         1 => {
             let addresses = vec![text(random); random.below(3) as usize];
@@ -142,6 +142,10 @@ fn system_operation(random: &mut Random) -> system::Operation {
         2 => system::Operation::RemoveMember(random.below(4)),
         3 => system::Operation::RaiseAlarm(alarm(random)),
         4 => system::Operation::ClearAlarm(alarm(random)),
+        5 => {
+            let (member, disk, new) = (random.below(4), number(random), random.once_in(2));
+            system::Operation::ClaimDisk(system::DiskClaim { member, disk, new })
+        }
         _ => system::Operation::Tick(true),
     }
 }

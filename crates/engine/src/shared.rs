@@ -19,6 +19,7 @@ use quoin_store::{LsmStore, StoreFolder};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 use tokio::sync::watch;
 
 /// The state that readers see, replaced as a whole after each applied entry.

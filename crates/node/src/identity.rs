@@ -70,6 +70,8 @@ impl Identity {
         let invalid = |problem: String| {
             io::Error::new(io::ErrorKind::InvalidData, format!("{}: {problem}", path.display()))
         };
+        // The process that wrote it may have died before its name was on the disk.
+        File::open(folder)?.sync_all()?;
         let identity: Self = serde_json::from_str(&text).map_err(|error| invalid(error.to_string()))?;
         if ![1, LAYOUT_VERSION].contains(&identity.layout) {
             let layout = identity.layout;

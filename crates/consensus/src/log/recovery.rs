@@ -111,7 +111,8 @@ fn read_segment(
             recovered.newest.check(number)?;
         }
         settle_tail(&*file, &segment.bytes, last..end, &name)?;
-        if segment.version == VERSION && recovered.newest.number() < number {
+        if segment.version == VERSION {
+            // Invariant: Synced since the start. Again, whatever it said: its last sync may have failed.
             recovered.newest.set(number)?;
         }
         // Appends go on in a segment of the version that is written.

@@ -145,7 +145,12 @@ fn a_member_on_another_disk_than_the_known_one_is_told_and_ends() {
     member.dial(&peer).unwrap();
     // A process's disk is here its id.
     peer.notes.other_disks.lock().push((2, 2));
-    assert!(member.dial(&peer).unwrap_err().contains("is already bootstrapped on another disk than 0000000000000002"));
+    assert!(
+        member
+            .dial(&peer)
+            .unwrap_err()
+            .contains("is already bootstrapped on another disk than 0000000000000002")
+    );
     member.transport.set_peers(&BTreeMap::from([(1, peer.address())]));
     assert!(member.wait_cast_out().contains("remove the member and add it anew"));
 }
