@@ -1,7 +1,7 @@
 //! What the adapters of all protocols share: kv and system commands on their way through the engine, and
 //! reads that do not hold up others.
 
-use crate::error::{Error, Known};
+use crate::error::{Error, Kind, Known};
 use quoin_core::history::Unavailable;
 use quoin_core::kv::Refusal;
 use quoin_core::{Command, Reply, Revision, Sequence, StoreError, history, kv, system};
@@ -16,9 +16,23 @@ pub(crate) async fn kv_operation(
     engine: &Engine,
     operation: kv::Operation,
 ) -> Result<(Revision, kv::Response), Error> {
+    let by_range = match &operation {
+        kv::Operation::Delete(delete) => !delete.range_end.is_empty(),
+        kv::Operation::Txn(_) => true,
+        _ => false,
+    };
     let command = operation.into_command();
     check_size(engine, &command)?;
-    kv_reply(engine.propose(command).await?)
+    if !by_range {
+        return kv_reply(engine.propose(command).await?);
+    }
+    loop {
+        // One that found its log entry crowded has done nothing, and finds room in one that follows.
+        match engine.propose(command.clone()).await? {
+            Reply::Kv(kv::Reply { result: Err(Refusal::Crowded), .. }) => {}
+            reply => return kv_reply(reply),
+        }
+    }
 }
 
 /// The response to a kv command, with the newest revision after it.
@@ -46,6 +60,10 @@ impl From<Refusal> for Error {
             Refusal::NoInteger | Refusal::Overflow => Self::precondition(refusal),
             Refusal::KeyTooLong { .. } | Refusal::TooMuchMetadata { .. } => Self::invalid(refusal),
             Refusal::ResponseTooLarge => Self::response_too_large(kv::REPLY_BYTES_MAX),
+            Refusal::RangeTooLarge | Refusal::DeletesTooMuch => {
+                Self::Refused(Kind::ResourceExhausted, refusal.to_string())
+            }
+            Refusal::Crowded => Known::TooManyRequests.into(),
             other => Self::fault(other),
         }
     }

@@ -89,6 +89,14 @@ impl ExpiryIndex {
         Ok(due)
     }
 
+    /// Leaves what [`Self::take_due`] returned to the next call, from `first` on. It must not be removed.
+    pub(crate) fn put_off(&mut self, first: &Expiry) {
+        let key = Bytes::from(self.key(first.deadline, &first.subject));
+        if self.first.as_ref().is_none_or(|known| key < *known) {
+            self.first = Some(key);
+        }
+    }
+
     fn key(&self, deadline: Stamp, subject: &[u8]) -> Vec<u8> {
         encode_key(self.keyspace, deadline, subject)
     }

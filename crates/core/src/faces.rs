@@ -170,8 +170,13 @@ impl Faces {
     /// Lets what is due by the entry's stamp expire, within bounds per entry; the rest waits for the next
     /// entry. Each lease, key and node takes a revision of its own, all transfers take one together.
     pub(crate) fn expire(&mut self, entry: &mut Entry<'_>) -> Result<(), StoreError> {
+        self.kv.begin_entry();
         let (mut left, stamp) = (kv::EXPIRIES_PER_BATCH_MAX, entry.progress().stamp);
         for due in self.kv.due(entry.view(), stamp, left)? {
+            if !self.kv.has_room() {
+                self.kv.put_off(&due);
+                break;
+            }
             entry.run(|tx| self.kv.expire(tx, due))?;
             left -= 1;
         }

@@ -26,6 +26,7 @@
 
 pub mod client;
 pub mod cluster;
+mod deletion;
 mod kv;
 mod leases;
 mod ledger;
@@ -61,13 +62,15 @@ pub enum Bench {
     TableSwitch(table::SwitchBench),
     /// Leader changes while very many leases are held and expire, on a cluster of its own
     Leases(leases::LeasesBench),
+    /// What others notice while very many keys are deleted, on a cluster of its own
+    Deletion(deletion::DeletionBench),
     /// Accounts and transfers, over quoin.ledger.v1 or HTTP/JSON
     Ledger(ledger::LedgerBench),
 }
 
 /// Measures and prints the figures on standard output.
 ///
-/// `program` is the `quoin` binary: [`Bench::Leases`] starts its cluster with it.
+/// `program` is the `quoin` binary: [`Bench::Leases`] and [`Bench::Deletion`] start their clusters with it.
 ///
 /// # Errors
 /// The options contradict each other, the servers cannot be reached or do not do what is asked, or standard
@@ -80,6 +83,7 @@ pub async fn run(bench: Bench, program: &Path) -> Result<()> {
         Bench::Table(options) => table::run(options).await,
         Bench::TableSwitch(options) => table::switch(options).await,
         Bench::Leases(options) => leases::run(options, program).await,
+        Bench::Deletion(options) => deletion::run(options, program).await,
         Bench::Ledger(options) => ledger::run(options).await,
     }
 }

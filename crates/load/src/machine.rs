@@ -1,5 +1,5 @@
-//! CPU time of the machine, the servers and this process during a run, from `/proc`. Zero where there is no
-//! `/proc`.
+//! CPU time of the machine, the servers and this process during a run, and the memory of a server, from `/proc`.
+//! Zero where there is no `/proc`.
 
 use std::fs;
 
@@ -59,6 +59,14 @@ impl Reading {
             servers_s: later.servers_s - self.servers_s,
         }
     }
+}
+
+/// Resident memory of a process.
+pub(crate) fn resident_bytes(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();
+    let kib = line.split_whitespace().next().and_then(|number| number.parse::<u64>().ok());
+    kib.unwrap_or(0) << 10
 }
 
 /// User and system time of all threads of a process.

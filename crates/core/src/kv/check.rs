@@ -1,10 +1,13 @@
 //! What can refuse a put, a deletion or a transaction, checked before anything is written.
 
 use super::command::{Delete, Put, Range, Txn, txn_operation::Step};
-use super::range::{check_revision, range_in};
-use super::record::{self, KEY_BYTES_MAX};
+use super::range::{Bounds, check_revision, each_record, range_in};
+use super::record::{self, KEY_BYTES_MAX, Lease};
 use super::reply::{Done, Refusal, done};
+use super::work::Work;
+use crate::store::{Order, StoreError, View};
 use crate::tx::Tx;
+use bytes::Bytes;
 
 /// Bound on the bytes of existing keys and values that one command may answer with; a larger answer is
 /// refused. A transaction that reads its own writes may exceed it by these.
@@ -32,7 +35,7 @@ pub(super) fn check_put(tx: &Tx<'_>, put: &Put) -> Done<()> {
     if (put.ignore_value || put.ignore_lease) && tx.get(&record::store_key(&put.key))?.is_none() {
         return Ok(Err(Refusal::KeyNotFound));
     }
-    if put.lease != 0 && !put.ignore_lease && tx.get(&record::lease_key(put.lease))?.is_none() {
+    if put.lease != 0 && !put.ignore_lease && lease_of(tx, put.lease)?.is_none_or(|lease| lease.ending) {
         return Ok(Err(Refusal::LeaseNotFound));
     }
     Ok(Ok(()))
@@ -42,15 +45,38 @@ pub(super) fn check_delete(delete: &Delete) -> Result<(), Refusal> {
     if delete.key.is_empty() { Err(Refusal::EmptyKey) } else { Ok(()) }
 }
 
+/// The record of a lease, which may be ending.
+pub(super) fn lease_of(tx: &Tx<'_>, id: i64) -> Result<Option<Lease>, StoreError> {
+    Ok(tx.get(&record::lease_key(id))?.map(Lease::decode).transpose()?)
+}
+
+/// Calls `take` with store key and value of each key that a deletion by range would delete; all are charged to
+/// `work`.
+pub(super) fn each_deleted(
+    view: View<'_>,
+    delete: &Delete,
+    work: &mut Work,
+    mut take: impl FnMut(Bytes, Bytes) -> Result<(), StoreError>,
+) -> Done<()> {
+    let bounds = Bounds::of(&delete.key, &delete.range_end);
+    each_record(view, &bounds, Order::Ascending, work, |work, store_key, value| {
+        if bounds.to.is_some() {
+            done!(work.delete(store_key.len()));
+        }
+        take(store_key, value)?;
+        Ok(Ok(true))
+    })
+}
+
 /// Refuses an answer that would be too large; `answered` are the ranges it shows.
-pub(super) fn check_answer(tx: &Tx<'_>, answered: Vec<Range>) -> Done<()> {
+pub(super) fn check_answer(tx: &Tx<'_>, answered: Vec<Range>, work: &mut Work) -> Done<()> {
     let single = |range: &Range| range.range_end.is_empty();
     if answered.len() <= POINT_READS_UNCHECKED && answered.iter().all(single) {
         return Ok(Ok(()));
     }
     let mut left = REPLY_BYTES_MAX;
     for range in &answered {
-        let reply = done!(range_in(tx, range, left)?);
+        let reply = done!(range_in(tx, range, left, work)?);
         let bytes: usize = reply.kvs.iter().map(|kv| kv.key.len() + kv.value.len()).sum();
         left = done!(left.checked_sub(bytes).ok_or(Refusal::ResponseTooLarge));
     }
@@ -68,6 +94,7 @@ pub(super) fn check_path(
     txn: &Txn,
     path: &mut dyn Iterator<Item = bool>,
     answered: &mut Vec<Range>,
+    work: &mut Work,
 ) -> Done<()> {
     let succeeded = path.next().expect("the path has an item for each transaction on it");
     let steps = if succeeded { &txn.success } else { &txn.failure };
@@ -84,9 +111,12 @@ pub(super) fn check_path(
             }
             Step::Delete(delete) => {
                 done!(check_delete(delete));
+                if !delete.range_end.is_empty() {
+                    done!(each_deleted(tx.view(), delete, work, |_, _| Ok(()))?);
+                }
                 answered.extend(answered_by_delete(delete));
             }
-            Step::Txn(inner) => done!(check_path(tx, inner, path, answered)?),
+            Step::Txn(inner) => done!(check_path(tx, inner, path, answered, work)?),
         }
     }
     Ok(Ok(()))
@@ -99,7 +129,6 @@ mod tests {
     use super::*;
     use crate::store::MemoryStore;
     use crate::{Batch, Machines, Reply as Any, Stamp, Term};
-    use bytes::Bytes;
 
     fn ask(store: &MemoryStore, machines: &mut Machines, operation: Operation) -> Reply {
         let index = machines.progress().index.next();

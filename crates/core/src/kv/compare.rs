@@ -1,9 +1,11 @@
 //! Which way a transaction goes: its conditions, judged by the state before it.
 
 use super::command::{Compare, CompareResult, CompareTarget, Txn, txn_operation::Step};
-use super::range::{Bounds, records};
+use super::range::{Bounds, each_record};
 use super::record::{self, Record};
-use crate::store::{StoreError, View};
+use super::reply::{Done, done};
+use super::work::Work;
+use crate::store::{Order, View};
 use crate::types::Stamp;
 
 /// Pushes for `txn`, and for each transaction on its chosen branch in turn, whether its conditions hold.
@@ -12,38 +14,40 @@ pub(super) fn choose_path(
     stamp: Stamp,
     txn: &Txn,
     path: &mut Vec<bool>,
-) -> Result<(), StoreError> {
+    work: &mut Work,
+) -> Done<()> {
     let mut holds = true;
     for compare in &txn.compare {
-        holds = holds && compare_holds(view, stamp, compare)?;
+        holds = holds && done!(compare_holds(view, stamp, compare, work)?);
     }
     path.push(holds);
     let steps = if holds { &txn.success } else { &txn.failure };
     for step in steps {
         if let Some(Step::Txn(inner)) = &step.step {
-            choose_path(view, stamp, inner, path)?;
+            done!(choose_path(view, stamp, inner, path, work)?);
         }
     }
-    Ok(())
+    Ok(Ok(()))
 }
 
-fn compare_holds(view: View<'_>, stamp: Stamp, compare: &Compare) -> Result<bool, StoreError> {
-    let Some(target) = &compare.target else { return Ok(false) };
+fn compare_holds(view: View<'_>, stamp: Stamp, compare: &Compare, work: &mut Work) -> Done<bool> {
+    let Some(target) = &compare.target else { return Ok(Ok(false)) };
     let result = compare.result();
     if let CompareTarget::Stamp(given) = target {
-        return Ok(passes(stamp.cmp(&Stamp(*given)), result));
+        return Ok(Ok(passes(stamp.cmp(&Stamp(*given)), result)));
     }
     if compare.range_end.is_empty() {
         let record = view.get(&record::store_key(&compare.key))?.map(Record::decode).transpose()?;
-        return Ok(record_passes(record.as_ref(), target, result, compare.absent_passes));
+        return Ok(Ok(record_passes(record.as_ref(), target, result, compare.absent_passes)));
     }
     let bounds = Bounds::of(&compare.key, &compare.range_end);
-    for (_, _, record) in records(view, &bounds)? {
-        if !record_passes(Some(&record), target, result, compare.absent_passes) {
-            return Ok(false);
-        }
-    }
-    Ok(true)
+    let mut holds = true;
+    let read = each_record(view, &bounds, Order::Ascending, work, |_, _, value| {
+        holds = record_passes(Some(&Record::decode(value)?), target, result, compare.absent_passes);
+        Ok(Ok(holds))
+    });
+    done!(read?);
+    Ok(Ok(holds))
 }
 
 fn record_passes(

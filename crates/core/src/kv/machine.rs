@@ -1,20 +1,23 @@
 //! What a kv command does to the state. Reading order: [`Machine::apply`], then one section per operation.
 //!
 //! **Invariant: Nothing half.** A command is refused before it has written anything: a transaction chooses
-//! its path and checks every step on it, then writes.
+//! its path and checks every step on it, then writes. `work.rs` says what is too much for one entry.
 //!
 //! A lease has one entry in the expiry index. Keeping it alive changes only its own record: when the entry
 //! comes due, a new one takes its place at the lease's deadline of then. Keys are alike, see `deadline.rs`.
 
-use super::check::{answered_by_delete, check_answer, check_delete, check_key, check_path, check_put};
+use super::check::{
+    answered_by_delete, check_answer, check_delete, check_key, check_path, check_put, each_deleted, lease_of,
+};
 use super::command::{Command, Delete, Increment, LeaseGrant, Operation, Put, Ttl, Txn, txn_operation::Step};
 use super::compare::choose_path;
 use super::deadline::Deadline;
-use super::range::{Bounds, range_in, records};
+use super::range::range_in;
 use super::recent::{Previous, Recent};
 use super::record::{self, Expiring, Lease, Record};
-use super::reply::{Done, Refusal, Reply, Response, done};
+use super::reply::{Done, KeyValue, Refusal, Reply, Response, done};
 use super::txn;
+use super::work::{LEASE_KEYS_MAX, Work};
 use crate::codec::decode_command;
 use crate::expiry::{Expiry, ExpiryIndex};
 use crate::store::{Order, StoreError, View};
@@ -32,6 +35,8 @@ pub const LEASE_TTL_S_MAX: i64 = 9_000_000_000;
 pub struct Machine {
     expiries: ExpiryIndex,
     recent: Recent,
+    /// What is left of the present entry's bounds.
+    work: Work,
 }
 
 impl Machine {
@@ -40,7 +45,11 @@ impl Machine {
     /// # Errors
     /// The store cannot be read.
     pub fn open(view: View<'_>) -> Result<Self, StoreError> {
-        Ok(Self { expiries: ExpiryIndex::open(view, record::EXPIRIES)?, recent: Recent::default() })
+        Ok(Self {
+            expiries: ExpiryIndex::open(view, record::EXPIRIES)?,
+            recent: Recent::default(),
+            work: Work::new(),
+        })
     }
 
     /// When the next lease or key may expire; never later than it does.
@@ -60,7 +69,13 @@ impl Machine {
         Ok(Reply { revision: tx.revision(), result })
     }
 
+    /// A log entry begins: its commands have all its bounds before them.
+    pub(crate) fn begin_entry(&mut self) {
+        self.work = Work::new();
+    }
+
     fn perform(&mut self, tx: &mut Tx<'_>, operation: Operation) -> Done<Response> {
+        self.work.begin_command();
         match operation {
             Operation::Put(put) => {
                 done!(check_put(tx, &put)?);
@@ -68,8 +83,10 @@ impl Machine {
             }
             Operation::Delete(delete) => {
                 done!(check_delete(&delete));
-                done!(check_answer(tx, answered_by_delete(&delete).into_iter().collect())?);
-                self.delete(tx, &delete).map(Ok)
+                let answered = answered_by_delete(&delete).into_iter().collect();
+                done!(check_answer(tx, answered, &mut self.work)?);
+                let doomed = done!(doomed(tx.view(), &delete, &mut self.work)?);
+                Ok(Ok(self.delete(tx, doomed)))
             }
             Operation::Txn(txn) => self.txn(tx, txn),
             Operation::LeaseGrant(grant) => self.grant(tx, grant),
@@ -134,7 +151,7 @@ impl Machine {
         if let Some(expires) = expires {
             expires.cancel(&self.expiries, tx, key);
         }
-        self.recent.note(key, None);
+        self.recent.note_deleted(key);
         tx.change(store_key, None);
     }
 
@@ -153,18 +170,15 @@ impl Machine {
 
     // Deleting keys.
 
-    fn delete(&mut self, tx: &mut Tx<'_>, delete: &Delete) -> Result<Response, StoreError> {
-        let bounds = Bounds::of(&delete.key, &delete.range_end);
+    fn delete(&mut self, tx: &mut Tx<'_>, doomed: Vec<Doomed>) -> Response {
+        let deleted = doomed.len() as i64;
         let mut prev_kvs = Vec::new();
-        let mut deleted = 0;
-        for (store_key, key, record) in records(tx.view(), &bounds)? {
-            self.remove(tx, store_key, &key, record.lease, record.expires);
-            deleted += 1;
-            if delete.prev_kv {
-                prev_kvs.push(record.into_key_value(key));
-            }
+        for Doomed { store_key, lease, expires, shown } in doomed {
+            let key = record::client_key(&store_key).expect("only keys' records are deleted");
+            self.remove(tx, store_key, &key, lease, expires);
+            prev_kvs.extend(shown);
         }
-        Ok(Response::Delete { deleted, prev_kvs })
+        Response::Delete { deleted, prev_kvs }
     }
 
     // Transactions.
@@ -172,10 +186,10 @@ impl Machine {
     fn txn(&mut self, tx: &mut Tx<'_>, txn: Txn) -> Done<Response> {
         done!(txn::check(&txn));
         let mut path = Vec::new();
-        choose_path(tx.view(), tx.stamp(), &txn, &mut path)?;
+        done!(choose_path(tx.view(), tx.stamp(), &txn, &mut path, &mut self.work)?);
         let mut answered = Vec::new();
-        done!(check_path(tx, &txn, &mut path.iter().copied(), &mut answered)?);
-        done!(check_answer(tx, answered)?);
+        done!(check_path(tx, &txn, &mut path.iter().copied(), &mut answered, &mut self.work)?);
+        done!(check_answer(tx, answered, &mut self.work)?);
         self.run(tx, txn, &mut path.into_iter())
     }
 
@@ -186,9 +200,15 @@ impl Machine {
         let mut responses = Vec::with_capacity(steps.len());
         for step in steps {
             let response = match step.step.expect("checked by txn::check") {
-                Step::Range(range) => Response::Range(done!(range_in(tx, &range, usize::MAX)?)),
+                // Its bounds were checked, as those of a deletion.
+                Step::Range(range) => {
+                    Response::Range(done!(range_in(tx, &range, usize::MAX, &mut Work::unbounded())?))
+                }
                 Step::Put(put) => self.put(tx, put)?,
-                Step::Delete(delete) => self.delete(tx, &delete)?,
+                Step::Delete(delete) => {
+                    let doomed = done!(doomed(tx.view(), &delete, &mut Work::unbounded())?);
+                    self.delete(tx, doomed)
+                }
                 Step::Txn(inner) => done!(self.run(tx, inner, path)?),
             };
             responses.push(response);
@@ -211,29 +231,53 @@ impl Machine {
         }
         let ttl_s = grant.ttl_s.max(1);
         let deadline = after(tx.stamp(), ttl_s as u64 * 1000);
-        let lease = Lease { ttl_s: ttl_s as u64, deadline, entry: deadline };
+        let lease = Lease { ttl_s: ttl_s as u64, deadline, entry: deadline, ending: false };
         tx.put(&key, lease.encode());
         self.expect_expiry(tx, lease.deadline, &Expiring::Lease(grant.id));
         Ok(Ok(Response::Lease { id: grant.id, ttl_s }))
     }
 
-    /// Ends a lease and deletes its keys, all at one revision.
+    /// Ends a lease and deletes its keys, or goes on with it.
     fn revoke(&mut self, tx: &mut Tx<'_>, id: i64) -> Done<Response> {
-        let key = record::lease_key(id);
-        let Some(lease) = tx.get(&key)?.map(Lease::decode).transpose()? else {
-            return Ok(Err(Refusal::LeaseNotFound));
-        };
-        tx.delete(&key);
-        self.expiries.remove(tx, lease.entry, &Expiring::Lease(id).encode());
-        let attached: Result<Vec<_>, _> =
-            tx.view().scan_prefix(&record::attachments_prefix(id), Order::Ascending).collect();
-        for (attachment, _) in attached? {
-            let key = record::attached_key(&attachment);
+        let Some(lease) = lease_of(tx, id)? else { return Ok(Err(Refusal::LeaseNotFound)) };
+        let more = self.end(tx, id, lease)?;
+        Ok(Ok(Response::Revoked { more }))
+    }
+
+    /// Deletes an ended lease's keys, at one revision; true if keys are left, for the entries that follow. A
+    /// lease of at most [`LEASE_KEYS_MAX`] keys loses all of them together, in a later entry if other leases have
+    /// used up what this one may delete.
+    fn end(&mut self, tx: &mut Tx<'_>, id: i64, lease: Lease) -> Result<bool, StoreError> {
+        let left = self.work.lease_keys_left;
+        let look = if left == 0 { 1 } else { LEASE_KEYS_MAX + 1 };
+        let mut keys = Vec::new();
+        for pair in tx.view().scan_prefix(&record::attachments_prefix(id), Order::Ascending).take(look) {
+            // A copy: what a scan returns may be a slice of a whole block.
+            keys.push(Bytes::copy_from_slice(&record::attached_key(&pair?.0)));
+        }
+        let found = keys.len();
+        keys.truncate(match found {
+            all if all <= left => all,
+            all if all <= LEASE_KEYS_MAX => 0,
+            _ => left,
+        });
+        let more = keys.len() < found;
+        self.work.lease_keys_left = if more { 0 } else { left - found };
+        for key in keys {
             let store_key = Bytes::from(record::store_key(&key));
             let (previous, _) = self.previous(tx, &store_key, &key, false)?;
             self.remove(tx, store_key, &key, id, previous.and_then(|previous| previous.expires));
         }
-        Ok(Ok(Response::Revoked))
+        self.expiries.remove(tx, lease.entry, &Expiring::Lease(id).encode());
+        if more {
+            let now = tx.stamp();
+            let lease = Lease { deadline: now, entry: now, ending: true, ..lease };
+            tx.put(&record::lease_key(id), lease.encode());
+            self.expect_expiry(tx, now, &Expiring::Lease(id));
+        } else {
+            tx.delete(&record::lease_key(id));
+        }
+        Ok(more)
     }
 
     // Expiry.
@@ -256,6 +300,16 @@ impl Machine {
         self.expiries.take_due(view, stamp, max)
     }
 
+    /// Whether the present entry may let more expire.
+    pub(crate) fn has_room(&self) -> bool {
+        self.work.lease_keys_left > 0
+    }
+
+    /// Leaves what [`Self::due`] returned to the next entry, from `first` on.
+    pub(crate) fn put_off(&mut self, first: &Expiry) {
+        self.expiries.put_off(first);
+    }
+
     /// Ends a lease or deletes a key whose deadline has come, unless the deadline has moved.
     ///
     /// # Errors
@@ -269,20 +323,19 @@ impl Machine {
     }
 
     fn expire_lease(&mut self, tx: &mut Tx<'_>, id: i64, due: Stamp) -> Result<(), StoreError> {
-        let key = record::lease_key(id);
-        let Some(lease) = tx.get(&key)?.map(Lease::decode).transpose()? else { return Ok(()) };
+        let Some(lease) = lease_of(tx, id)? else { return Ok(()) };
         let ends = lease.ends(tx.term_began());
-        if ends > tx.stamp() {
+        if ends > tx.stamp() && !lease.ending {
             if lease.entry != due {
                 // An earlier version did not note where the entry was.
                 self.expiries.remove(tx, lease.entry, &Expiring::Lease(id).encode());
             }
-            tx.put(&key, Lease { deadline: ends, entry: ends, ..lease }.encode());
+            let lease = Lease { deadline: ends, entry: ends, ..lease };
+            tx.put(&record::lease_key(id), lease.encode());
             self.expect_expiry(tx, ends, &Expiring::Lease(id));
             return Ok(());
         }
-        let revoked = self.revoke(tx, id)?;
-        assert_eq!(revoked, Ok(Response::Revoked), "the lease was just read");
+        self.end(tx, id, lease)?;
         Ok(())
     }
 
@@ -335,9 +388,35 @@ impl Machine {
     }
 }
 
+/// A key that is about to be deleted.
+struct Doomed {
+    store_key: Bytes,
+    lease: i64,
+    expires: Option<Deadline>,
+    /// If the client wants to see it.
+    shown: Option<KeyValue>,
+}
+
+/// The keys that a deletion means, charged to `work`.
+fn doomed(view: View<'_>, delete: &Delete, work: &mut Work) -> Done<Vec<Doomed>> {
+    let (mut doomed, by_range) = (Vec::new(), !delete.range_end.is_empty());
+    let read = each_deleted(view, delete, work, |store_key, value| {
+        let record = Record::decode(value)?;
+        let (lease, expires) = (record.lease, record.expires);
+        // A copy: what a scan returns may be a slice of a whole block.
+        let store_key = if by_range { Bytes::copy_from_slice(&store_key) } else { store_key };
+        let key = || record::client_key(&store_key).expect("the bounds lie within the keys' records");
+        let shown = delete.prev_kv.then(|| record.into_key_value(key()));
+        doomed.push(Doomed { store_key, lease, expires, shown });
+        Ok(())
+    });
+    done!(read?);
+    Ok(Ok(doomed))
+}
+
 fn keep_alive(tx: &mut Tx<'_>, id: i64) -> Done<Response> {
     let key = record::lease_key(id);
-    let Some(lease) = tx.get(&key)?.map(Lease::decode).transpose()? else {
+    let Some(lease) = lease_of(tx, id)?.filter(|lease| !lease.ending) else {
         return Ok(Err(Refusal::LeaseNotFound));
     };
     let deadline = after(tx.stamp(), lease.ttl_s * 1000);

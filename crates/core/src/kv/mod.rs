@@ -1,9 +1,9 @@
 //! The kv face: versioned keys with etcd v3's semantics, and what etcd cannot say.
 //!
 //! `command.rs` and `reply.rs` are what clients ask and are answered, `machine.rs` is what a command does
-//! (checked by `txn.rs` and `check.rs`, its conditions by `compare.rs`, expiry by `deadline.rs`), `query.rs`
-//! and `range.rs` are how the state is read, `hash.rs` what replicas are compared by, `record.rs` its bytes in
-//! the store, `recent.rs` a cache.
+//! (checked by `txn.rs` and `check.rs`, its conditions by `compare.rs`, bounded by `work.rs`, expiry by
+//! `deadline.rs`), `query.rs` and `range.rs` are how the state is read, `hash.rs` what replicas are compared by,
+//! `record.rs` its bytes in the store, `recent.rs` a cache.
 
 mod check;
 mod command;
@@ -21,6 +21,7 @@ mod reply;
 #[cfg(any(test, feature = "testing"))]
 pub(crate) mod script;
 mod txn;
+mod work;
 
 pub use check::{METADATA_MAX, REPLY_BYTES_MAX};
 pub use command::{
@@ -36,3 +37,4 @@ pub(crate) use record::FACE;
 pub use record::KEY_BYTES_MAX;
 pub use reply::{KeyValue, LeaseInfo, RangeReply, Refusal, Reply, Response};
 pub use txn::check as check_txn;
+pub use work::{DELETED_BYTES_MAX, EXAMINED_BYTES_MAX, LEASE_KEYS_MAX, RECORD_OVERHEAD};

@@ -348,7 +348,7 @@ impl Model {
                 let before = state.len();
                 state.retain(|_, kept| kept.kv.lease != id);
                 written = state.len() < before;
-                Response::Revoked
+                Response::Revoked { more: false }
             }
             Operation::LeaseKeepAlive(id) => {
                 let stamp = self.stamp;

@@ -80,8 +80,9 @@ pub fn lease(
     id: i64,
     with_keys: bool,
 ) -> Result<Option<(LeaseInfo, Vec<Bytes>)>, StoreError> {
-    let Some(stored) = view.get(&record::lease_key(id))? else { return Ok(None) };
-    let info = lease_info(id, Lease::decode(stored)?, progress);
+    let lease = view.get(&record::lease_key(id))?.map(Lease::decode).transpose()?;
+    let Some(lease) = lease.filter(|lease| !lease.ending) else { return Ok(None) };
+    let info = lease_info(id, lease, progress);
     let mut keys = Vec::new();
     if with_keys {
         for pair in view.scan_prefix(&record::attachments_prefix(id), Order::Ascending) {
@@ -97,14 +98,17 @@ pub fn lease(
 /// The store failed.
 pub fn leases(view: View<'_>, progress: &Progress) -> Result<Vec<LeaseInfo>, StoreError> {
     let pairs = view.scan(&record::LEASES, &record::LEASES_END, Order::Ascending);
-    pairs
-        .map(|pair| {
-            let (key, stored) = pair?;
-            let id = key[2..].try_into().map(i64::from_be_bytes);
-            let id = id.map_err(|_| Malformed { what: "lease key" })?;
-            Ok(lease_info(id, Lease::decode(stored)?, progress))
-        })
-        .collect()
+    let mut leases = Vec::new();
+    for pair in pairs {
+        let (key, stored) = pair?;
+        let id = key[2..].try_into().map(i64::from_be_bytes);
+        let id = id.map_err(|_| Malformed { what: "lease key" })?;
+        let lease = Lease::decode(stored)?;
+        if !lease.ending {
+            leases.push(lease_info(id, lease, progress));
+        }
+    }
+    Ok(leases)
 }
 
 fn lease_info(id: i64, lease: Lease, progress: &Progress) -> LeaseInfo {

@@ -3,6 +3,7 @@
 use super::command::{Range, SortOrder, SortTarget};
 use super::record::{self, Record};
 use super::reply::{Done, KeyValue, RangeReply, Refusal, done};
+use super::work::Work;
 use crate::history;
 use crate::store::{Order, StoreError, View};
 use crate::tx::Tx;
@@ -29,38 +30,29 @@ impl Bounds {
     }
 }
 
-/// The records within `bounds` in key order: store key, client's key, record. Reads them all at once, for
-/// deletions and comparisons, which need them all.
-pub(super) fn records(view: View<'_>, bounds: &Bounds) -> Result<Vec<(Bytes, Bytes, Record)>, StoreError> {
-    let mut found = Vec::new();
-    each_record(view, bounds, Order::Ascending, |store_key, value| {
-        let key = record::client_key(&store_key).expect("the bounds lie within the keys' records");
-        found.push((store_key, key, Record::decode(value)?));
-        Ok(true)
-    })?;
-    Ok(found)
-}
-
-/// Calls `take` for each record within `bounds` until it returns false.
-fn each_record(
+/// Calls `take` with store key and value of each record within `bounds`, one by one, until it returns false.
+/// The records of a range are charged to `work`.
+pub(super) fn each_record(
     view: View<'_>,
     bounds: &Bounds,
     order: Order,
-    mut take: impl FnMut(Bytes, Bytes) -> Result<bool, StoreError>,
-) -> Result<(), StoreError> {
+    work: &mut Work,
+    mut take: impl FnMut(&mut Work, Bytes, Bytes) -> Done<bool>,
+) -> Done<()> {
     let Some(to) = &bounds.to else {
         if let Some(value) = view.get(&bounds.from)? {
-            take(Bytes::copy_from_slice(&bounds.from), value)?;
+            done!(take(work, Bytes::copy_from_slice(&bounds.from), value)?);
         }
-        return Ok(());
+        return Ok(Ok(()));
     };
     for pair in view.scan(&bounds.from, to, order) {
         let (store_key, value) = pair?;
-        if !take(store_key, value)? {
+        done!(work.examine(store_key.len() + value.len()));
+        if !done!(take(work, store_key, value)?) {
             break;
         }
     }
-    Ok(())
+    Ok(Ok(()))
 }
 
 /// Reads a key or a range.
@@ -85,6 +77,16 @@ pub fn range_bounded(
     request: &Range,
     bytes_max: usize,
 ) -> Result<Result<RangeReply, Refusal>, StoreError> {
+    range_charged(view, progress, request, bytes_max, &mut Work::unbounded())
+}
+
+fn range_charged(
+    view: View<'_>,
+    progress: &Progress,
+    request: &Range,
+    bytes_max: usize,
+    work: &mut Work,
+) -> Done<RangeReply> {
     if request.key.is_empty() {
         return Ok(Err(Refusal::EmptyKey));
     }
@@ -92,7 +94,7 @@ pub fn range_bounded(
     if request.range_end.is_empty() {
         return Ok(Ok(point(view, request)?));
     }
-    Collector::new(request, bytes_max).collect(view, request)
+    Collector::new(request, bytes_max).collect(view, request, work)
 }
 
 /// Reads the next page of a range in key order: up to `request.limit` records, ending early once it holds
@@ -112,17 +114,18 @@ pub fn page(
     let mut reply = RangeReply::default();
     let mut bytes = 0;
     let bounds = Bounds::of(&request.key, &request.range_end);
-    each_record(view, &bounds, Order::Ascending, |store_key, value| {
+    let read = each_record(view, &bounds, Order::Ascending, &mut Work::unbounded(), |_, store_key, value| {
         reply.more = reply.kvs.len() >= limit || bytes >= bytes_max;
         if reply.more {
-            return Ok(false);
+            return Ok(Ok(false));
         }
         let key = record::client_key(&store_key).expect("the bounds lie within the keys' records");
         let kv = shown_key_value(Record::decode(value)?, key, request);
         bytes += kv.key.len() + kv.value.len();
         reply.kvs.push(kv);
-        Ok(true)
-    })?;
+        Ok(Ok(true))
+    });
+    done!(read?);
     reply.count = reply.kvs.len() as i64;
     Ok(Ok(reply))
 }
@@ -189,17 +192,14 @@ impl Collector {
         }
     }
 
-    fn collect(mut self, view: View<'_>, request: &Range) -> Done<RangeReply> {
+    fn collect(mut self, view: View<'_>, request: &Range, work: &mut Work) -> Done<RangeReply> {
         let bounds = Bounds::of(&request.key, &request.range_end);
-        let mut too_large = false;
-        each_record(view, &bounds, self.order, |store_key, value| {
+        let read = each_record(view, &bounds, self.order, work, |_, store_key, value| {
             self.reply.count += 1;
-            too_large = !self.take(&store_key, value, request)?;
-            Ok(!too_large)
-        })?;
-        if too_large {
-            return Ok(Err(Refusal::ResponseTooLarge));
-        }
+            let fits = self.take(&store_key, value, request)?;
+            Ok(if fits { Ok(true) } else { Err(Refusal::ResponseTooLarge) })
+        });
+        done!(read?);
         if self.sorts {
             sort(&mut self.reply.kvs, request);
             self.reply.more = self.reply.kvs.len() > self.limit;
@@ -253,8 +253,8 @@ fn sort(kvs: &mut [KeyValue], request: &Range) {
 }
 
 /// A read within a transaction: it sees the transaction's own writes, or an older revision; bounded as
-/// [`range_bounded`].
-pub(super) fn range_in(tx: &Tx<'_>, request: &Range, bytes_max: usize) -> Done<RangeReply> {
+/// [`range_bounded`], and charged to `work`.
+pub(super) fn range_in(tx: &Tx<'_>, request: &Range, bytes_max: usize, work: &mut Work) -> Done<RangeReply> {
     let newest = Range { revision: 0, ..request.clone() };
     let view = match Revision(request.revision.max(0) as u64) {
         Revision(0) => tx.view(),
@@ -264,7 +264,7 @@ pub(super) fn range_in(tx: &Tx<'_>, request: &Range, bytes_max: usize) -> Done<R
             Err(unavailable) => return Ok(Err(unavailable.into())),
         },
     };
-    range_bounded(view, &tx.progress(), &newest, bytes_max)
+    range_charged(view, &tx.progress(), &newest, bytes_max, work)
 }
 
 /// Checks that a transaction's read can be served, before the transaction writes.

@@ -42,6 +42,14 @@ impl Recent {
         self.young.get(key).or_else(|| self.old.get(key)).copied()
     }
 
+    /// As [`Self::note`] of a deleted key, if the key is remembered: one of very many is not worth the place of
+    /// another.
+    pub(super) fn note_deleted(&mut self, key: &[u8]) {
+        if self.get(key).is_some() {
+            self.note(key, None);
+        }
+    }
+
     /// Notes what was written (`Some`) or that the key was deleted.
     pub(super) fn note(&mut self, key: &[u8], written: Option<Previous>) {
         if let Some(known) = self.young.get_mut(key) {

@@ -14,8 +14,9 @@
 //! write; if flagged: varint lease; varints deadline and time to live in milliseconds; varint deadline minus
 //! that of the entry; varint count and that many zigzag varints of metadata; then the value to the end.
 //!
-//! A lease: varint seconds granted, varint deadline, and, if its expiry entry is early, varint deadline minus
-//! that of the entry. Versions before this one had no early entries, or did not say so.
+//! A lease: varint seconds granted, varint deadline; if its expiry entry is early or the lease has ended, varint
+//! deadline minus that of the entry; a byte 1 if it has ended and its keys are being deleted. Versions before
+//! this one had no early entries, or did not say so.
 //!
 //! Deadlines and stamps are milliseconds since the Unix epoch.
 
@@ -202,6 +203,8 @@ pub(super) struct Lease {
     pub(super) deadline: Stamp,
     /// Where its entry in the expiry index is: at the deadline or before it.
     pub(super) entry: Stamp,
+    /// It has ended: only its keys are left, to be deleted.
+    pub(super) ending: bool,
 }
 
 impl Lease {
@@ -209,8 +212,11 @@ impl Lease {
         let mut out = Vec::with_capacity(12);
         put_varint(&mut out, self.ttl_s);
         put_varint(&mut out, self.deadline.0);
-        if self.entry < self.deadline {
+        if self.entry < self.deadline || self.ending {
             put_varint(&mut out, self.deadline.0 - self.entry.0);
+        }
+        if self.ending {
+            out.push(1);
         }
         out.into()
     }
@@ -220,7 +226,7 @@ impl Lease {
         let (ttl_s, deadline) = (reader.varint()?, reader.varint()?);
         let early = if reader.is_empty() { 0 } else { reader.varint()? };
         let entry = deadline.checked_sub(early).ok_or_else(|| reader.malformed())?;
-        Ok(Self { ttl_s, deadline: Stamp(deadline), entry: Stamp(entry) })
+        Ok(Self { ttl_s, deadline: Stamp(deadline), entry: Stamp(entry), ending: !reader.is_empty() })
     }
 
     /// When it ends. A new leader's term gives every lease its whole time again, since nobody could keep it
@@ -251,8 +257,13 @@ mod tests {
         assert_eq!(&full.encode()[..], b"\x07\x02\xaa\x02\x05\x07\x09\xe8\x07\xf4\x03\x02\x01\x04v");
         let early = Record { expires: deadline(1000, 997), ..plain.clone() };
         assert_eq!(&early.encode()[..], b"\x0a\x02\xaa\x02\x05\x07\xe8\x07\xf4\x03\x03v");
-        let lease = |entry| Lease { ttl_s: 60, deadline: Stamp(300), entry: Stamp(entry) };
-        for (lease, golden) in [(lease(300), &b"\x3c\xac\x02"[..]), (lease(290), b"\x3c\xac\x02\x0a")] {
+        let lease = |entry, ending| Lease { ttl_s: 60, deadline: Stamp(300), entry: Stamp(entry), ending };
+        for (lease, golden) in [
+            (lease(300, false), &b"\x3c\xac\x02"[..]),
+            (lease(290, false), b"\x3c\xac\x02\x0a"),
+            (lease(300, true), b"\x3c\xac\x02\0\x01"),
+            (lease(290, true), b"\x3c\xac\x02\x0a\x01"),
+        ] {
             assert_eq!(&lease.encode()[..], golden);
             assert_eq!(Lease::decode(lease.encode()), Ok(lease));
         }

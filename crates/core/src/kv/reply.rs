@@ -2,6 +2,7 @@
 
 use super::check::METADATA_MAX;
 use super::record::KEY_BYTES_MAX;
+use super::work::{DELETED_BYTES_MAX, EXAMINED_BYTES_MAX, RECORD_OVERHEAD};
 use crate::history::Unavailable;
 use crate::store::StoreError;
 use crate::types::{Revision, Stamp};
@@ -45,7 +46,11 @@ pub enum Response {
         ttl_s: i64,
     },
     /// To a revocation.
-    Revoked,
+    Revoked {
+        /// Keys of the lease are left: the lease has ended, and its keys are deleted in the entries that follow,
+        /// or by the same command again.
+        more: bool,
+    },
     /// To an increment: the new number.
     Number(i64),
 }
@@ -132,6 +137,25 @@ pub enum Refusal {
     /// The answer exceeds the bound on answers; pages with `limit` stay below it.
     #[error("response is too large, read it in pages with a limit")]
     ResponseTooLarge,
+    /// The ranges of a command hold more than one command may look at.
+    #[error(
+        "the ranges hold more than {max} bytes ({each} are added for each key), more than one command may look at; use \
+         smaller ranges",
+        max = EXAMINED_BYTES_MAX,
+        each = RECORD_OVERHEAD
+    )]
+    RangeTooLarge,
+    /// The ranges to delete hold more keys than one command may delete.
+    #[error(
+        "the keys to delete take more than {max} bytes ({each} are added for each), more than one command may delete; \
+         delete smaller ranges",
+        max = DELETED_BYTES_MAX,
+        each = RECORD_OVERHEAD
+    )]
+    DeletesTooMuch,
+    /// Other commands of the same log entry have used up what an entry may do. Another entry has room.
+    #[error("too much is read and deleted by ranges at this moment; try again")]
+    Crowded,
     /// The revision is compacted or in the future.
     #[error(transparent)]
     Unavailable(#[from] Unavailable),

@@ -113,7 +113,9 @@ fn show(world: &mut World<'_>, response: &Response, indent: &str) {
         }
         Response::Lease { id, ttl_s } => world.say(format!("{indent}lease {id} for {ttl_s} s")),
         Response::Number(number) => world.say(format!("{indent}{number}")),
-        Response::Revoked => world.say(format!("{indent}revoked")),
+        Response::Revoked { more } => {
+            world.say(format!("{indent}revoked{}", if *more { " in part" } else { "" }));
+        }
     }
 }
 

@@ -130,6 +130,23 @@ impl RaftThread {
     fn applied(&mut self, index: Index) {
         self.replica.applied(index.0);
         self.refresh(index);
+        // What an entry left over because of its bounds follows at once: no clock has to reach it.
+        let stamp = self.shared.published.load().progress.stamp;
+        if self.shared.next_deadline.load(Ordering::Relaxed) <= stamp.0 {
+            self.let_expire();
+        }
+    }
+
+    /// Proposes that what is due expires, unless an entry that waits to be made or to be applied does the same:
+    /// other commands wait behind one such entry, not behind many.
+    fn let_expire(&mut self) {
+        let applied = self.shared.published.load().progress.index;
+        let waits = self.replica.queued() > 0 || applied.0 < self.replica.committed();
+        if self.replica.is_leader() && !waits {
+            let (waiter, _nobody) = tokio::sync::oneshot::channel();
+            let command = system::Operation::Tick(true).into_command();
+            self.replica.propose(Proposal { command, waiter });
+        }
     }
 
     fn update_alone(&mut self) {
@@ -159,11 +176,8 @@ impl RaftThread {
         self.work.extend([Work::Tick(self.replica.ticks())]);
         if self.replica.is_leader() {
             self.shared.fresh_at_ms.store(self.shared.now_ms(), Ordering::Relaxed);
-            let due = self.replica.time().0 >= self.shared.next_deadline.load(Ordering::Relaxed);
-            if due && self.replica.queued() == 0 {
-                let (waiter, _nobody) = tokio::sync::oneshot::channel();
-                let command = system::Operation::Tick(true).into_command();
-                self.replica.propose(Proposal { command, waiter });
+            if self.replica.time().0 >= self.shared.next_deadline.load(Ordering::Relaxed) {
+                self.let_expire();
             }
         }
         self.publish_status();
@@ -284,15 +298,84 @@ impl Drop for RaftThread {
 
 #[cfg(test)]
 mod tests {
+    use super::super::apply::ApplyThread;
     use super::*;
     use crate::Founding;
     use crate::owner::Owner;
+    use crate::peers::PeerHandler;
     use crate::settings::Settings;
     use crate::start::Opened;
     use crate::threads::log::LogThread;
+    use bytes::Bytes;
     use quoin_consensus::log::SimDisk;
-    use quoin_core::{Term, machines};
+    use quoin_consensus::transport::Transport;
+    use quoin_core::store::Order;
+    use quoin_core::{Term, View, kv, machines};
     use quoin_store::StoreFolder;
+    use std::collections::BTreeMap;
+    use std::net::TcpListener;
+
+    impl RaftThread {
+        /// Takes what comes within `patience`; false if nothing does.
+        fn step(&mut self, patience: Duration) -> bool {
+            let mut inputs = Vec::new();
+            self.shared.inbox.take(&mut inputs, Some(Instant::now() + patience));
+            let came = !inputs.is_empty();
+            self.replica.pass(self.shared.now_ms());
+            inputs.into_iter().for_each(|input| self.feed(input));
+            self.work_off();
+            came
+        }
+
+        fn keys(&self) -> usize {
+            let published = self.shared.published.load_full();
+            let view = View::new(&*published.store, published.progress.sequence);
+            view.scan_prefix(b"\x01k", Order::Ascending).count()
+        }
+    }
+
+    /// An entry lets a thousand keys expire, and only a tick proposed the next one: a million keys with one deadline
+    /// took 50 seconds.
+    #[test]
+    fn what_an_entry_leaves_over_expires_without_another_tick() {
+        const KEYS: usize = 2500;
+        let folder = tempfile::tempdir().unwrap();
+        let founding = Founding::of(vec![system::Member { id: 1, ..system::Member::default() }]);
+        let disk = Arc::new(SimDisk::new());
+        let owner = Owner { cluster: 7, id: 1, disk: 9, ..Owner::default() };
+        let opened = Opened::open(owner, folder.path(), disk, Settings::default(), Some(&founding)).unwrap();
+        let (shared, replica, applier) = opened.into_parts();
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let handler = Arc::new(PeerHandler::new(&shared, runtime.handle().clone()));
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let who = (shared.cluster, shared.id, shared.disk);
+        let (nobody, patience) = (BTreeMap::new(), Duration::from_secs(60));
+        let transport = Transport::start(listener, String::new(), who, GROUP, handler, &nobody, patience);
+        shared.set_transport(transport.unwrap());
+        let (appends, work) = (Arc::new(Queue::default()), Arc::new(WorkQueue::default()));
+        let log = LogThread { shared: Arc::clone(&shared), appends: Arc::clone(&appends) };
+        let apply = ApplyThread { shared: Arc::clone(&shared), applier, work: Arc::clone(&work) };
+        let threads = [std::thread::spawn(|| log.run()), std::thread::spawn(|| apply.run())];
+        let mut raft = RaftThread::new(Arc::clone(&shared), replica, appends, work);
+        while !raft.replica.is_leader() {
+            raft.tick(Instant::now());
+            raft.step(Duration::from_millis(5));
+        }
+        // Due as soon as they are written, and from here on nothing ticks.
+        for number in 0..KEYS {
+            let (key, ttl) = (Bytes::from(number.to_string()), Some(kv::Ttl::At(1)));
+            let put = kv::Put { key, ttl, ..kv::Put::default() };
+            let (waiter, _nobody) = tokio::sync::oneshot::channel();
+            raft.replica.propose(Proposal { command: kv::Operation::Put(put).into_command(), waiter });
+        }
+        let mut most = 0;
+        while most < KEYS || raft.keys() > 0 {
+            assert!(raft.step(Duration::from_secs(20)), "{} keys are left, and nothing comes", raft.keys());
+            most = most.max(raft.keys());
+        }
+        drop(raft);
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    }
 
     /// The raft thread went on when the apply thread had ended before it replaced the store: the log began
     /// behind the store, and the leader was told that the snapshot is here.

@@ -54,6 +54,27 @@ pub(super) async fn grant(engine: &Engine, id: i64, ttl_s: i64) -> Result<(Revis
     }
 }
 
+/// Ends a lease; returns once all its keys are deleted. Very many are deleted in steps, each at a revision of its
+/// own: the lease is over with the first, and the others follow even if this fails.
+///
+/// # Errors
+/// There is no such lease; otherwise as every write.
+async fn revoke(engine: &Engine, id: i64) -> Result<Revision, Error> {
+    let mut begun = false;
+    loop {
+        match kv_operation(engine, Operation::LeaseRevoke(id)).await {
+            Ok((revision, Done::Revoked { more: false })) => return Ok(revision),
+            Ok((_, Done::Revoked { more: true })) => begun = true,
+            Ok((_, other)) => return Err(Error::unexpected_reply("kv", &other)),
+            // The rest was deleted meanwhile, unasked.
+            Err(Error::Etcd(Known::LeaseNotFound)) if begun => {
+                return Ok(engine.latest().progress().revision);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
 #[tonic::async_trait]
 impl lease_server::Lease for Lease {
     async fn lease_grant(
@@ -70,8 +91,7 @@ impl lease_server::Lease for Lease {
         &self,
         request: Request<LeaseRevokeRequest>,
     ) -> Result<Response<LeaseRevokeResponse>, Status> {
-        let operation = Operation::LeaseRevoke(request.into_inner().id);
-        let (revision, _) = kv_operation(&self.engine, operation).await?;
+        let revision = revoke(&self.engine, request.into_inner().id).await?;
         Ok(Response::new(LeaseRevokeResponse { header: Some(header(&self.engine, revision)) }))
     }
 
@@ -153,5 +173,37 @@ async fn keep_alive(
                 return Ok(());
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::alone;
+    use lease_server::Lease as _;
+    use quoin_core::store::Order;
+
+    #[test]
+    fn a_revocation_is_answered_when_all_keys_are_deleted() {
+        alone(|engine| async move {
+            let (_running, life) = tokio::sync::watch::channel(false);
+            let service = Lease::new(engine.clone(), Life(life));
+            grant(&engine, 7, 60).await.unwrap();
+            let put = |number: usize| {
+                let key = number.to_string().into();
+                Operation::Put(kv::Put { key, lease: 7, ..kv::Put::default() }).into_command()
+            };
+            let puts = (0..2 * kv::LEASE_KEYS_MAX + 1).map(put).collect();
+            for reply in engine.propose_many(puts).await {
+                kv_reply(reply.unwrap()).unwrap();
+            }
+            let before = engine.latest().progress().revision;
+            service.lease_revoke(Request::new(LeaseRevokeRequest { id: 7 })).await.unwrap();
+            let view = engine.latest();
+            assert_eq!(view.view().scan(b"\x01k", b"\x01l", Order::Ascending).count(), 0);
+            assert_eq!(view.progress().revision.0, before.0 + 3, "one revision for each step");
+            let again = service.lease_revoke(Request::new(LeaseRevokeRequest { id: 7 })).await;
+            assert_eq!(again.unwrap_err().message(), Known::LeaseNotFound.text());
+        });
     }
 }

@@ -1,0 +1,322 @@
+//! How much the commands of one log entry may do.
+//!
+//! **Invariant: Bounded.** Applying an entry takes bounded memory and a bounded time, however much its commands
+//! cover. Ranges are read record by record, and what a command looks at, and what it is about to delete, is
+//! charged here before it is kept. A command that exceeds a bound by itself is refused for good; one that only
+//! exceeds what earlier commands of its entry have left over is refused as crowded, and is sure to find room
+//! as the first one of another entry. A refused command has written nothing.
+//!
+//! The bounds are part of what a command means, so they are no settings: replicas must agree.
+
+use super::reply::Refusal;
+
+/// Maximum bytes of the records that an entry's commands look at in ranges: to compare, to count, to read and to
+/// delete them. [`RECORD_OVERHEAD`] is added for each record.
+pub const EXAMINED_BYTES_MAX: usize = 1 << 30;
+/// Maximum bytes of the keys that an entry's commands delete by range. [`RECORD_OVERHEAD`] is added for each key.
+pub const DELETED_BYTES_MAX: usize = 64 << 20;
+/// What a record costs besides its bytes.
+pub const RECORD_OVERHEAD: usize = 192;
+/// Maximum keys that an entry deletes because their leases end. A lease with more keys ends in steps.
+pub const LEASE_KEYS_MAX: usize = 5000;
+
+/// What is left of an entry's bounds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Work {
+    examined_left: usize,
+    deleted_left: usize,
+    pub(super) lease_keys_left: usize,
+    /// Earlier commands of the entry were charged for ranges.
+    crowded: bool,
+}
+
+impl Work {
+    /// All of it, for an entry that begins.
+    pub(super) fn new() -> Self {
+        Self {
+            examined_left: EXAMINED_BYTES_MAX,
+            deleted_left: DELETED_BYTES_MAX,
+            lease_keys_left: LEASE_KEYS_MAX,
+            crowded: false,
+        }
+    }
+
+    /// No bounds, for reads that do not go through the log and for what was charged already.
+    pub(super) fn unbounded() -> Self {
+        Self { examined_left: usize::MAX, deleted_left: usize::MAX, ..Self::new() }
+    }
+
+    /// The entry's next command begins.
+    pub(super) fn begin_command(&mut self) {
+        self.crowded = self.examined_left < EXAMINED_BYTES_MAX || self.deleted_left < DELETED_BYTES_MAX;
+    }
+
+    /// Charges a record of `bytes` that is looked at.
+    pub(super) fn examine(&mut self, bytes: usize) -> Result<(), Refusal> {
+        let fits = charge(&mut self.examined_left, bytes);
+        self.allowed(fits, Refusal::RangeTooLarge)
+    }
+
+    /// Charges a key of `bytes` that is to be deleted.
+    pub(super) fn delete(&mut self, bytes: usize) -> Result<(), Refusal> {
+        let fits = charge(&mut self.deleted_left, bytes);
+        self.allowed(fits, Refusal::DeletesTooMuch)
+    }
+
+    fn allowed(self, fits: bool, too_much: Refusal) -> Result<(), Refusal> {
+        match fits {
+            true => Ok(()),
+            false if self.crowded => Err(Refusal::Crowded),
+            false => Err(too_much),
+        }
+    }
+}
+
+fn charge(left: &mut usize, bytes: usize) -> bool {
+    let fits = bytes + RECORD_OVERHEAD <= *left;
+    *left = left.saturating_sub(bytes + RECORD_OVERHEAD);
+    fits
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::command::{
+        Compare, CompareResult, CompareTarget, Delete, LeaseGrant, Operation, Put, Txn, TxnOperation,
+        txn_operation::Step,
+    };
+    use super::super::record::{KEYS, Record};
+    use super::super::reply::Response;
+    use super::super::{lease, leases};
+    use super::*;
+    use crate::store::{MemoryStore, Order, Scan, Versions};
+    use crate::{Batch, Event, Machines, Reply, Sequence, Stamp, Store, StoreError, Term, View};
+    use bytes::Bytes;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+    /// A store with very many, or very large, records, which are made while they are read.
+    struct Vast {
+        store: MemoryStore,
+        /// The bytes of a key and of a value, and how many there are.
+        shape: (usize, usize, usize),
+        counts: Arc<Counts>,
+    }
+
+    /// Values in memory: now, and most at once.
+    #[derive(Default)]
+    struct Counts {
+        live: AtomicUsize,
+        most: AtomicUsize,
+    }
+
+    struct Counted(Bytes, Arc<Counts>);
+
+    impl AsRef<[u8]> for Counted {
+        fn as_ref(&self) -> &[u8] {
+            &self.0
+        }
+    }
+
+    impl Drop for Counted {
+        fn drop(&mut self) {
+            self.1.live.fetch_sub(1, SeqCst);
+        }
+    }
+
+    impl Vast {
+        fn of(key: usize, value: usize, records: usize) -> Self {
+            Self { store: MemoryStore::new(), shape: (key, value, records), counts: Arc::default() }
+        }
+
+        fn counted(&self, value: &Bytes) -> Bytes {
+            let live = self.counts.live.fetch_add(1, SeqCst) + 1;
+            self.counts.most.fetch_max(live, SeqCst);
+            Bytes::from_owner(Counted(value.clone(), Arc::clone(&self.counts)))
+        }
+    }
+
+    impl Store for Vast {
+        fn get(&self, key: &[u8], at: Sequence) -> Result<Option<Bytes>, StoreError> {
+            self.store.get(key, at)
+        }
+        fn scan<'a>(&'a self, from: &[u8], to: &[u8], at: Sequence, order: Order) -> Scan<'a> {
+            if !from.starts_with(&KEYS) {
+                return self.store.scan(from, to, at, order);
+            }
+            let (key, value, records) = self.shape;
+            let (from, to) = (from.to_vec(), to.to_vec());
+            let stored = Record { version: 1, value: vec![7; value].into(), ..Record::default() }.encode();
+            let keys = (0..records).map(move |number| format!("\x01k{number:0key$}").into_bytes());
+            let wanted = keys.filter(move |key| from <= *key && *key < to);
+            Box::new(wanted.map(move |key| Ok((key.into(), self.counted(&stored)))))
+        }
+        fn versions<'a>(&'a self, at: Sequence) -> Versions<'a> {
+            self.store.versions(at)
+        }
+        fn put(&self, key: &[u8], value: Bytes, at: Sequence) {
+            self.store.put(key, value, at);
+        }
+        fn delete(&self, key: &[u8], at: Sequence) {
+            self.store.delete(key, at);
+        }
+        fn forget(&self, before: Sequence, dead_from: &[u8], dead_to: &[u8]) {
+            self.store.forget(before, dead_from, dead_to);
+        }
+    }
+
+    /// Applies one entry.
+    fn apply(
+        machines: &mut Machines,
+        store: &dyn Store,
+        stamp: u64,
+        operations: Vec<Operation>,
+    ) -> (Vec<Result<Response, Refusal>>, Vec<Event>) {
+        let commands: Vec<_> = operations.into_iter().map(Operation::into_command).collect();
+        let index = machines.progress().index.next();
+        let payload = Batch::encode(Stamp(stamp), &commands);
+        let outcome = machines.apply(store, index, Term(1), payload).unwrap();
+        let results = outcome.replies.into_iter().map(|reply| match reply {
+            Reply::Kv(reply) => reply.result,
+            other => panic!("{other:?}"),
+        });
+        (results.collect(), outcome.events)
+    }
+
+    fn delete_from(key: &'static str, range_end: &'static str) -> Delete {
+        Delete { key: key.into(), range_end: range_end.into(), prev_kv: false }
+    }
+
+    fn delete(key: &'static str, range_end: &'static str) -> Operation {
+        Operation::Delete(delete_from(key, range_end))
+    }
+
+    /// All keys have the version that they all have: the condition that looks at every record.
+    fn compare() -> Operation {
+        let compare = Compare {
+            key: "0".into(),
+            range_end: "\0".into(),
+            target: Some(CompareTarget::Version(1)),
+            result: CompareResult::Equal.into(),
+            ..Compare::default()
+        };
+        Operation::Txn(Txn { compare: vec![compare], ..Txn::default() })
+    }
+
+    fn in_txn(delete: Delete) -> Operation {
+        let step = TxnOperation { step: Some(Step::Delete(delete)) };
+        Operation::Txn(Txn { success: vec![step], ..Txn::default() })
+    }
+
+    /// They took all records into memory, values too: 600 MiB of them took 614 MiB, on every replica, and again at
+    /// each start.
+    #[test]
+    fn ranges_are_compared_and_deleted_record_by_record() {
+        for operation in [compare(), delete("0", "\0"), in_txn(delete_from("0", "\0"))] {
+            let store = Vast::of(8, 1 << 20, 600);
+            let mut machines = Machines::open(&store).unwrap();
+            let (results, _) = apply(&mut machines, &store, 1, vec![operation.clone()]);
+            assert!(results[0].is_ok(), "{results:?}");
+            let most = store.counts.most.load(SeqCst);
+            assert!(most <= 2, "{most} values at once by {operation:?}");
+        }
+    }
+
+    #[test]
+    fn a_range_that_holds_more_than_a_command_may_look_at_is_refused() {
+        let store = Vast::of(8, 1 << 20, 1100);
+        let mut machines = Machines::open(&store).unwrap();
+        let before = machines.progress().revision;
+        let (results, events) = apply(&mut machines, &store, 1, vec![compare(), delete("0", "\0")]);
+        assert_eq!(results, [Err(Refusal::RangeTooLarge), Err(Refusal::Crowded)]);
+        // Retried, it is the first of an entry, and told the whole truth.
+        let (results, more) = apply(&mut machines, &store, 1, vec![in_txn(delete_from("0", "\0"))]);
+        assert_eq!(results, [Err(Refusal::RangeTooLarge)]);
+        assert_eq!((events, more, machines.progress().revision), (vec![], vec![], before));
+        let (results, _) = apply(&mut machines, &store, 1, vec![delete("00000000", "00000500")]);
+        assert_eq!(results, [Ok(Response::Delete { deleted: 500, prev_kvs: Vec::new() })]);
+    }
+
+    #[test]
+    fn more_keys_than_an_entry_may_delete_are_refused_before_one_is_deleted() {
+        let (key, all) = (30_000, DELETED_BYTES_MAX / 30_194 + 1);
+        let store = Vast::of(key, 1, all);
+        let mut machines = Machines::open(&store).unwrap();
+        let padded = |number: usize| Bytes::from(format!("{number:0key$}"));
+        let half = |from, to| Delete { key: padded(from), range_end: padded(to), prev_kv: false };
+        for operation in [delete("0", "\0"), in_txn(delete_from("0", "\0"))] {
+            let (results, events) = apply(&mut machines, &store, 1, vec![operation]);
+            assert_eq!((results, events), (vec![Err(Refusal::DeletesTooMuch)], vec![]));
+        }
+        let (first, second) = (half(0, all * 2 / 3), half(all * 2 / 3, all));
+        let operations = vec![Operation::Delete(first), in_txn(second.clone()), Operation::Delete(second)];
+        let (results, events) = apply(&mut machines, &store, 1, operations);
+        let crowded: Vec<_> = results.iter().map(|result| *result == Err(Refusal::Crowded)).collect();
+        assert_eq!((crowded, events.len()), (vec![false, true, true], 1), "{results:?}");
+    }
+
+    fn put(number: usize, lease: i64) -> Operation {
+        Operation::Put(Put { key: format!("{lease}/{number:05}").into(), lease, ..Put::default() })
+    }
+
+    fn grant(id: i64) -> Operation {
+        Operation::LeaseGrant(LeaseGrant { id, ttl_s: 1 })
+    }
+
+    fn changes(events: &[Event]) -> Vec<usize> {
+        events.iter().map(|event| event.changes.len()).collect()
+    }
+
+    /// A lease with a million keys held up every other client until all of them were deleted.
+    #[test]
+    fn a_lease_of_very_many_keys_ends_in_steps_and_is_gone_at_once() {
+        let store = MemoryStore::new();
+        let mut machines = Machines::open(&store).unwrap();
+        let mut given = vec![grant(7), grant(8)];
+        given.extend((0..LEASE_KEYS_MAX + 10).map(|number| put(number, 7)));
+        given.push(put(0, 8));
+        apply(&mut machines, &store, 1, given);
+        let asked = vec![
+            Operation::LeaseRevoke(7),
+            Operation::LeaseRevoke(8),
+            Operation::LeaseKeepAlive(7),
+            put(0, 7),
+            grant(7),
+        ];
+        let (results, events) = apply(&mut machines, &store, 2, asked);
+        let in_part = Ok(Response::Revoked { more: true });
+        assert_eq!(results[..2], [in_part.clone(), in_part]);
+        let not_found = Err(Refusal::LeaseNotFound);
+        assert_eq!(results[2..], [not_found.clone(), not_found, Err(Refusal::LeaseExists)]);
+        assert_eq!(changes(&events), [LEASE_KEYS_MAX]);
+        let progress = machines.progress();
+        let view = View::new(&store, progress.sequence);
+        assert_eq!(leases(view, &progress).unwrap(), []);
+        assert_eq!(lease(view, &progress, 7, true).unwrap(), None);
+        // What is left is due at once, and waits for nobody.
+        assert_eq!(machines.next_deadline(), Some(Stamp(2)));
+        let (results, events) = apply(&mut machines, &store, 2, vec![Operation::LeaseRevoke(7), grant(7)]);
+        assert_eq!(results, [not_found_now(), Ok(Response::Lease { id: 7, ttl_s: 1 })]);
+        assert_eq!(changes(&events), [10, 1]);
+    }
+
+    fn not_found_now() -> Result<Response, Refusal> {
+        Err(Refusal::LeaseNotFound)
+    }
+
+    #[test]
+    fn a_lease_that_fits_a_step_ends_at_one_revision_however_many_end_at_once() {
+        let store = MemoryStore::new();
+        let mut machines = Machines::open(&store).unwrap();
+        for id in 1..=3 {
+            let keys = (0..LEASE_KEYS_MAX - 1000).map(|number| put(number, id));
+            apply(&mut machines, &store, 1, [grant(id)].into_iter().chain(keys).collect());
+        }
+        let mut steps = Vec::new();
+        while machines.next_deadline().is_some() {
+            assert!(steps.len() < 10, "{steps:?}");
+            let (_, events) = apply(&mut machines, &store, 1001, Vec::new());
+            steps.push(changes(&events));
+        }
+        assert_eq!(steps, vec![vec![LEASE_KEYS_MAX - 1000]; 3]);
+    }
+}
