@@ -57,6 +57,11 @@ impl Opened {
         settings: Settings,
         founding: Option<&Founding>,
     ) -> Result<Self, OpenError> {
+        let reserve = Reserve::open(folder, settings.reserve_file_bytes());
+        // A start writes, too: it must not fail where it could empty the disk.
+        if disk.free_space().is_ok_and(|free| free < reserve.bytes()) && reserve.give() {
+            tracing::error!("the disk is nearly full: its reserve is now used to delete and compact");
+        }
         let stores = StoreFolder::open(&folder.join("store"))?;
         let store = Arc::new(stores.open_store(GROUP.0, settings.store_options())?);
         let options = LogOptions {
@@ -86,7 +91,6 @@ impl Opened {
         }
         let clock = Arc::new(Clock::new());
         let published = Published { store, memory: applier.memory(), progress, clock };
-        let reserve = Reserve::open(folder, settings.reserve_file_bytes());
         let shared = Shared::new(owner, settings, log, stores, published, reserve);
         Ok(Self { shared, replica, applier, peers, founders: None })
     }

@@ -135,10 +135,16 @@ async fn a_disk_filled_by_others_can_be_emptied_by_deleting() {
     }
     let reserve = member.folder.path().join("reserve");
     until(&engine, "the reserve", || reserve.exists()).await;
+    // A replica starts on a full disk, too.
+    drop(engine);
+    member.stop().await;
     // Another program takes all that is left.
     let other = disk.0.path().join("other");
     let mut file = File::create(&other).unwrap();
     while file.write_all(&[1; 4096]).is_ok() {}
+    member.restart().await;
+    let engine = member.engine();
+    until(&engine, "a leader", || engine.raft().is_leader).await;
     until(&engine, "the reserve to be given back", || !reserve.exists()).await;
     until(&engine, "the alarm", || !system::alarms(engine.latest().view()).unwrap().is_empty()).await;
     for number in 0..100 {
