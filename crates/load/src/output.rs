@@ -18,7 +18,10 @@ pub fn table(head: &[&str], rows: &[Vec<String>]) -> Result<()> {
         .collect();
     let mut out = std::io::stdout().lock();
     let mut line = |cells: &mut dyn Iterator<Item = &str>| {
-        let padded: Vec<String> = cells.zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+        // A formatter's width ends at 65535.
+        let pad =
+            |(cell, width): (&str, &usize)| format!("{cell}{}", " ".repeat(width - cell.chars().count()));
+        let padded: Vec<String> = cells.zip(&widths).map(pad).collect();
         writeln!(out, "{}", padded.join("  ").trim_end())
     };
     line(&mut head.iter().copied())?;

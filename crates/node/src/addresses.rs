@@ -106,9 +106,11 @@ mod tests {
             config.cluster = [("quoin".into(), "127.0.0.1:2380".into()), ("b".into(), "b".into())].into();
         };
         assert!(refused(named).starts_with("cluster: has \"b\""));
-        let mut config = Config::default();
-        config.advertise_client = vec!["https://[::1]:1".into()];
-        config.join = vec!["[::1]:2380".into(), "host.example:1".into()];
+        let config = Config {
+            advertise_client: vec!["https://[::1]:1".into()],
+            join: vec!["[::1]:2380".into(), "host.example:1".into()],
+            ..Config::default()
+        };
         assert_eq!(config.check(), Ok(()));
     }
 }
