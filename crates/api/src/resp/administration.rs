@@ -11,6 +11,9 @@ use std::fmt::Write;
 const NO_PASSWORD: &str =
     "ERR AUTH called without any password configured. This node has none: leave AUTH out";
 const BAD_NAME: &str = "ERR Client names cannot contain spaces, newlines or special characters.";
+/// Maximum bytes of a word that a connection says of itself.
+const NAME_BYTES_MAX: usize = 1 << 10;
+const TOO_LONG: &str = "ERR a word of more than 1024 bytes";
 /// The version of Redis whose protocol this is; clients choose by it what they send.
 const REDIS_VERSION: &str = "7.0.0";
 
@@ -68,6 +71,9 @@ pub(super) fn wait(session: &mut Session, _: &[Bytes]) -> Reply {
 
 /// HELLO [version [AUTH user password] [SETNAME name]]
 pub(super) fn hello(session: &mut Session, args: &[Bytes]) -> Reply {
+    if args.iter().any(|word| word.len() > NAME_BYTES_MAX) {
+        return Reply::error(TOO_LONG);
+    }
     if let [version, options @ ..] = args {
         let version = match &version[..] {
             b"2" => Version::Resp2,
@@ -102,6 +108,9 @@ fn is_name(name: &[u8]) -> bool {
 
 /// CLIENT ID | GETNAME | SETNAME name | SETINFO LIB-NAME name | SETINFO LIB-VER version | INFO
 pub(super) fn client(session: &mut Session, args: &[Bytes]) -> Reply {
+    if args.iter().any(|word| word.len() > NAME_BYTES_MAX) {
+        return Reply::error(TOO_LONG);
+    }
     match (&args[0].to_ascii_lowercase()[..], &args[1..]) {
         (b"id", []) => Reply::Integer(session.id as i64),
         (b"getname", []) if session.name.is_empty() => Reply::Null,
@@ -152,6 +161,9 @@ pub(super) fn config(session: &mut Session, args: &[Bytes]) -> Reply {
         ("proto-max-bulk-len", session.server.engine.limits().request_bytes_max.to_string()),
         ("save", String::new()),
     ];
+    if let Some(problem) = patterns.iter().find_map(|pattern| glob::too_long(pattern)) {
+        return problem;
+    }
     let wanted = |name: &str| patterns.iter().any(|pattern| glob::matches(pattern, name.as_bytes()));
     let found = known.into_iter().filter(|(name, _)| wanted(name));
     Reply::Map(found.map(|(name, value)| (Reply::text(name), Reply::text(value))).collect())

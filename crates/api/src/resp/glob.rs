@@ -1,5 +1,18 @@
 //! Redis's patterns: `*` any bytes, `?` one byte, `[a-c]` and `[^a]` one of some, `\` the next one as it is.
 
+use super::reply::Reply;
+
+/// Maximum bytes of a pattern: comparing it with a key takes up to the product of their lengths.
+const PATTERN_BYTES_MAX: usize = 1 << 10;
+
+/// The error for a pattern that is too long.
+pub(super) fn too_long(pattern: &[u8]) -> Option<Reply> {
+    let bytes = pattern.len();
+    (bytes > PATTERN_BYTES_MAX).then(|| {
+        Reply::Error(format!("ERR a pattern of {bytes} bytes; at most {PATTERN_BYTES_MAX} are allowed"))
+    })
+}
+
 /// Whether `text` is what `pattern` describes. Time: at most the product of their lengths.
 pub(super) fn matches(pattern: &[u8], text: &[u8]) -> bool {
     let (mut p, mut t) = (0, 0);

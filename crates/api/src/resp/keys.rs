@@ -4,6 +4,9 @@
 //! **Invariant: Optimistic (transactions).** A command reads one view. Its writes are applied together, and
 //! only if no key that it read has changed since; otherwise it is run again on a newer view. So every command
 //! and every MULTI ... EXEC is atomic, however many keys it reads and writes.
+//!
+//! **Invariant: Bounded.** Of what is read only mod revisions are kept, and at most [`WRITTEN_BYTES_MAX`] are to be
+//! written.
 
 use super::reply::Reply;
 use crate::error::{Error, Kind};
@@ -12,8 +15,13 @@ use quoin_core::kv::txn_operation::Step;
 use quoin_core::kv::{
     self, Compare, CompareResult, CompareTarget, KeyValue, Operation, Put, Ttl, Txn, TxnOperation,
 };
+use quoin_core::limits::REQUEST_BYTES_MAX;
 use quoin_engine::ReadView;
 use std::collections::BTreeMap;
+
+/// Maximum bytes of the values that one command, or one transaction, writes: no setting lets more be written. What a
+/// write may have is checked when the command is made; this bounds the memory until then.
+const WRITTEN_BYTES_MAX: usize = REQUEST_BYTES_MAX;
 
 /// The state of a key that exists.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,8 +89,12 @@ pub(super) struct Keys<'a> {
     only_reads: bool,
     /// Bytes of values in the reply so far.
     answered: usize,
-    read: BTreeMap<Bytes, Option<KeyValue>>,
+    /// Each key that was read, with its mod revision; 0 for an absent key. Values are not kept: there may be many
+    /// large ones.
+    read: BTreeMap<Bytes, i64>,
     written: BTreeMap<Bytes, Write>,
+    /// Bytes of values in `written`.
+    written_bytes: usize,
     /// The stamp must have reached this: a key that was read was found to be over by then.
     stamp_from: u64,
     /// The stamp must not have reached this: a key that was read ends then.
@@ -136,6 +148,7 @@ impl<'a> Keys<'a> {
             answered: 0,
             read,
             written,
+            written_bytes: 0,
             stamp_from: 0,
             stamp_before: None,
             watched: Vec::new(),
@@ -226,18 +239,39 @@ impl<'a> Keys<'a> {
     }
 
     fn stored(&mut self, sight: &Sight, key: &Bytes) -> Result<Option<KeyValue>, Failed> {
-        if self.only_reads {
-            return get(&sight.view, key);
-        }
-        if let Some(read) = self.read.get(key) {
-            return Ok(read.clone());
-        }
         let found = get(&sight.view, key)?;
-        self.read.insert(key.clone(), found.clone());
+        if !self.only_reads {
+            self.read.insert(key.clone(), found.as_ref().map_or(0, |kv| kv.mod_revision));
+        }
         Ok(found)
     }
 
-    pub(super) fn put(&mut self, key: Bytes, value: Bytes, expiry: Expiry) {
+    /// Whether `key` may be written with a value of so many bytes. To be asked before a large one takes memory.
+    ///
+    /// # Errors
+    /// The values to be written would exceed [`WRITTEN_BYTES_MAX`].
+    pub(super) fn may_make(&self, key: &Bytes, bytes: usize) -> Result<(), Failed> {
+        let others = self.written_bytes - self.bytes_written_at(key);
+        if others.saturating_add(bytes) > WRITTEN_BYTES_MAX {
+            let text = format!("values of more than {WRITTEN_BYTES_MAX} bytes are to be written at once");
+            return Err(Failed::Error(Error::Refused(Kind::ResourceExhausted, text)));
+        }
+        Ok(())
+    }
+
+    fn bytes_written_at(&self, key: &Bytes) -> usize {
+        match self.written.get(key) {
+            Some(Write::Put { value, .. }) => value.len(),
+            _ => 0,
+        }
+    }
+
+    /// # Errors
+    /// See [`Self::may_make`].
+    pub(super) fn put(&mut self, key: Bytes, value: Bytes, expiry: Expiry) -> Result<(), Failed> {
+        self.may_make(&key, value.len())?;
+        self.written_bytes -= self.bytes_written_at(&key);
+        self.written_bytes += value.len();
         // The log keeps the time to live that the key has before all writes of the command, so one of these
         // is kept here.
         let expiry = match (expiry, self.written.get(&key)) {
@@ -249,6 +283,7 @@ impl<'a> Keys<'a> {
             (expiry, _) => expiry,
         };
         self.written.insert(key, Write::Put { value, expiry });
+        Ok(())
     }
 
     /// Changes the time to live of an existing key.
@@ -262,6 +297,7 @@ impl<'a> Keys<'a> {
     }
 
     pub(super) fn delete(&mut self, key: Bytes) {
+        self.written_bytes -= self.bytes_written_at(&key);
         self.written.insert(key, Write::Delete);
     }
 
@@ -278,9 +314,7 @@ impl<'a> Keys<'a> {
                 None => {}
             }
         }
-        let unchanged =
-            self.read.into_iter().map(|(key, found)| (key, found.map_or(0, |kv| kv.mod_revision)));
-        let compare = unchanged.chain(self.watched).map(|(key, revision)| Compare {
+        let compare = self.read.into_iter().chain(self.watched).map(|(key, revision)| Compare {
             result: CompareResult::Equal.into(),
             key,
             target: Some(CompareTarget::ModRevision(revision)),
@@ -340,15 +374,35 @@ fn step(key: Bytes, write: Write) -> Step {
 mod tests {
     use super::*;
 
+    /// COPY of one value to many keys within MULTI made an entry of all of them before it was refused.
+    #[test]
+    fn what_a_transaction_writes_is_bounded_before_it_is_made() {
+        let mut keys = Keys::at(None);
+        let value = Bytes::from(vec![0; WRITTEN_BYTES_MAX / 2]);
+        let mut put =
+            |key: &'static str, value: &Bytes| keys.put(key.into(), value.clone(), Expiry::Never).is_ok();
+        assert!(put("a", &value) && put("b", &value), "as much as may be");
+        assert!(put("b", &value), "what is replaced counts no more");
+        assert!(!put("c", &Bytes::from_static(b"x")));
+        let mut keys = Keys::at(None);
+        assert!(keys.put("a".into(), value.clone(), Expiry::Never).is_ok());
+        keys.delete("a".into());
+        assert_eq!(keys.written_bytes, 0);
+        let b = Bytes::from("b");
+        assert!(
+            keys.may_make(&b, WRITTEN_BYTES_MAX).is_ok() && keys.may_make(&b, WRITTEN_BYTES_MAX + 1).is_err()
+        );
+    }
+
     /// What a node took for ended by its own clock was written over, though it had not ended.
     #[test]
     fn writes_stand_only_if_the_stamp_says_of_each_key_what_was_seen() {
         let mut keys = Keys::at(None);
         for (key, ends, alive) in [("a", 300, false), ("b", 200, false), ("c", 900, true), ("d", 800, true)] {
-            keys.read.insert(key.into(), None);
+            keys.read.insert(key.into(), 0);
             keys.note_deadline(Some(ends), alive);
         }
-        keys.put("e".into(), "1".into(), Expiry::Never);
+        assert!(keys.put("e".into(), "1".into(), Expiry::Never).is_ok());
         let Some(Operation::Txn(txn)) = keys.into_operation() else { panic!("a transaction") };
         let stamps: Vec<_> = txn
             .compare

@@ -33,7 +33,7 @@ pub(super) fn rename(args: &[Bytes], keys: &mut Keys<'_>) -> Outcome {
     if args[0] != args[1] {
         keys.delete(args[0].clone());
         let ttl = ttl_of(&entry);
-        keys.put(args[1].clone(), entry.value, ttl);
+        keys.put(args[1].clone(), entry.value, ttl)?;
     }
     Ok(Reply::OK)
 }
@@ -62,7 +62,7 @@ pub(super) fn copy(args: &[Bytes], keys: &mut Keys<'_>) -> Outcome {
         return Ok(Reply::Integer(0));
     }
     let ttl = ttl_of(&entry);
-    keys.put(args[1].clone(), entry.value, ttl);
+    keys.put(args[1].clone(), entry.value, ttl)?;
     Ok(Reply::Integer(1))
 }
 

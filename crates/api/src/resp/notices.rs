@@ -18,6 +18,8 @@ use std::collections::BTreeSet;
 pub(super) const CHANNELS: &[u8] = b"__keyspace@0__:";
 /// Maximum channels and patterns of a connection.
 pub(super) const SUBSCRIPTIONS_MAX: usize = 10_000;
+/// Maximum bytes of their names.
+pub(super) const SUBSCRIPTION_BYTES_MAX: usize = 16 << 20;
 
 /// A connection's subscriptions.
 #[derive(Default)]
@@ -30,6 +32,11 @@ pub(super) struct Notices {
 impl Notices {
     pub(super) fn count(&self) -> usize {
         self.channels.len() + self.patterns.len()
+    }
+
+    /// Bytes of the names of all subscriptions.
+    pub(super) fn bytes(&self) -> usize {
+        self.channels.iter().chain(&self.patterns).map(Bytes::len).sum()
     }
 
     /// To be called after the subscriptions have changed. Messages that are not sent yet are not lost.

@@ -15,6 +15,8 @@ use quoin_core::kv::{self, KeyValue};
 use quoin_core::store::prefix_end;
 use quoin_engine::{Engine, ReadView};
 
+/// What a key in a reply costs besides its bytes.
+const KEY_OVERHEAD_BYTES: usize = 64;
 /// Maximum keys of a piece.
 const PIECE: i64 = 1_000;
 
@@ -65,6 +67,9 @@ pub(super) async fn scan(session: &mut Session, args: &[Bytes]) -> Result<Reply,
             _ => return Ok(Reply::error(SYNTAX)),
         }
     }
+    if let Some(problem) = pattern.and_then(|pattern| glob::too_long(pattern)) {
+        return Ok(problem);
+    }
     let sight = session.sight().await?.clone();
     let server = &session.server;
     let after = match cursor {
@@ -95,6 +100,9 @@ pub(super) async fn scan(session: &mut Session, args: &[Bytes]) -> Result<Reply,
 /// KEYS pattern
 pub(super) async fn keys(session: &mut Session, args: &[Bytes]) -> Result<Reply, Error> {
     let pattern = &args[0];
+    if let Some(problem) = glob::too_long(pattern) {
+        return Ok(problem);
+    }
     let sight = session.sight().await?.clone();
     let engine = &session.server.engine;
     let bytes_max = engine.limits().response_bytes_max;
@@ -105,7 +113,7 @@ pub(super) async fn keys(session: &mut Session, args: &[Bytes]) -> Result<Reply,
             piece(engine, &sight.view, after.as_deref(), glob::literal_prefix(pattern), PIECE).await?;
         after = piece.kvs.last().map(|kv| kv.key.clone());
         for kv in piece.kvs.into_iter().filter(wanted) {
-            bytes += kv.key.len();
+            bytes += kv.key.len() + KEY_OVERHEAD_BYTES;
             found.push(Reply::Bulk(kv.key));
         }
         if bytes > bytes_max {

@@ -56,7 +56,7 @@ pub(super) fn set(args: &[Bytes], keys: &mut Keys<'_>) -> Outcome {
     let old = if only_absent || only_present || answer_old { keys.get(&args[0])? } else { None };
     let refused = if old.is_some() { only_absent } else { only_present };
     if !refused {
-        keys.put(args[0].clone(), args[1].clone(), ttl.unwrap_or(Expiry::Never));
+        keys.put(args[0].clone(), args[1].clone(), ttl.unwrap_or(Expiry::Never))?;
     }
     match (answer_old, refused) {
         (true, _) => bulk(keys, old),
@@ -71,7 +71,7 @@ fn pairs<'b>(args: &'b [Bytes], command: &str) -> Result<std::slice::ChunksExact
 
 pub(super) fn mset(args: &[Bytes], keys: &mut Keys<'_>) -> Outcome {
     for pair in pairs(args, "mset")? {
-        keys.put(pair[0].clone(), pair[1].clone(), Expiry::Never);
+        keys.put(pair[0].clone(), pair[1].clone(), Expiry::Never)?;
     }
     Ok(Reply::OK)
 }
@@ -89,7 +89,7 @@ pub(super) fn msetnx(args: &[Bytes], keys: &mut Keys<'_>) -> Outcome {
 pub(super) fn setnx(args: &[Bytes], keys: &mut Keys<'_>) -> Outcome {
     let absent = keys.get(&args[0])?.is_none();
     if absent {
-        keys.put(args[0].clone(), args[1].clone(), Expiry::Never);
+        keys.put(args[0].clone(), args[1].clone(), Expiry::Never)?;
     }
     Ok(Reply::Integer(absent.into()))
 }
@@ -104,13 +104,13 @@ pub(super) fn psetex(args: &[Bytes], keys: &mut Keys<'_>) -> Outcome {
 
 fn set_with_ttl(args: &[Bytes], keys: &mut Keys<'_>, unit_ms: u64, command: &str) -> Outcome {
     let ttl = Expiry::In(positive_ms(&args[1], unit_ms, command)?);
-    keys.put(args[0].clone(), args[2].clone(), ttl);
+    keys.put(args[0].clone(), args[2].clone(), ttl)?;
     Ok(Reply::OK)
 }
 
 pub(super) fn getset(args: &[Bytes], keys: &mut Keys<'_>) -> Outcome {
     let old = keys.get(&args[0])?;
-    keys.put(args[0].clone(), args[1].clone(), Expiry::Never);
+    keys.put(args[0].clone(), args[1].clone(), Expiry::Never)?;
     bulk(keys, old)
 }
 
@@ -144,7 +144,7 @@ pub(super) fn append(args: &[Bytes], keys: &mut Keys<'_>) -> Outcome {
     let mut value = keys.get(&args[0])?.map_or(Vec::new(), |entry| entry.value.to_vec());
     value.extend_from_slice(&args[1]);
     let length = value.len();
-    keys.put(args[0].clone(), value.into(), Expiry::Keep);
+    keys.put(args[0].clone(), value.into(), Expiry::Keep)?;
     Ok(Reply::Integer(length as i64))
 }
 
@@ -176,12 +176,13 @@ pub(super) fn setrange(args: &[Bytes], keys: &mut Keys<'_>) -> Outcome {
     if args[2].is_empty() {
         return Ok(Reply::Integer(value.len() as i64));
     }
+    keys.may_make(&args[0], end)?;
     if value.len() < end {
         value.resize(end, 0);
     }
     value[offset..end].copy_from_slice(&args[2]);
     let length = value.len();
-    keys.put(args[0].clone(), value.into(), Expiry::Keep);
+    keys.put(args[0].clone(), value.into(), Expiry::Keep)?;
     Ok(Reply::Integer(length as i64))
 }
 
@@ -219,7 +220,7 @@ fn increment(key: &Bytes, keys: &mut Keys<'_>, by: i64) -> Outcome {
     let Some(after) = before.checked_add(by) else {
         return refuse("ERR increment or decrement would overflow");
     };
-    keys.put(key.clone(), after.to_string().into(), Expiry::Keep);
+    keys.put(key.clone(), after.to_string().into(), Expiry::Keep)?;
     Ok(Reply::Integer(after))
 }
 
@@ -230,6 +231,6 @@ pub(super) fn incrbyfloat(args: &[Bytes], keys: &mut Keys<'_>) -> Outcome {
         return refuse("ERR increment would produce NaN or Infinity");
     }
     let text = Bytes::from(after.to_string());
-    keys.put(args[0].clone(), text.clone(), Expiry::Keep);
+    keys.put(args[0].clone(), text.clone(), Expiry::Keep)?;
     Ok(Reply::Bulk(text))
 }

@@ -1,7 +1,7 @@
 //! SUBSCRIBE, PSUBSCRIBE, UNSUBSCRIBE, PUNSUBSCRIBE. What subscribers are told is in `notices.rs`.
 
 use super::glob;
-use super::notices::{CHANNELS, SUBSCRIPTIONS_MAX};
+use super::notices::{CHANNELS, SUBSCRIPTION_BYTES_MAX, SUBSCRIPTIONS_MAX};
 use super::reply::Reply;
 use super::session::Session;
 use bytes::Bytes;
@@ -20,7 +20,8 @@ pub(super) fn psubscribe(session: &mut Session, patterns: &[Bytes]) -> Reply {
         let prefix = glob::literal_prefix(pattern);
         prefix.starts_with(CHANNELS) || CHANNELS.starts_with(prefix)
     };
-    if let Some(problem) = refused(session, patterns, may_match) {
+    let too_long = || patterns.iter().find_map(|pattern| glob::too_long(pattern));
+    if let Some(problem) = too_long().or_else(|| refused(session, patterns, may_match)) {
         return problem;
     }
     change(session, "psubscribe", patterns, |session, pattern| {
@@ -54,8 +55,15 @@ fn refused(session: &Session, names: &[Bytes], exists: impl Fn(&[u8]) -> bool) -
             name.escape_ascii()
         )));
     }
-    let too_many = session.notices.count() + names.len() > SUBSCRIPTIONS_MAX;
-    too_many.then(|| Reply::Error(format!("ERR more than {SUBSCRIPTIONS_MAX} subscriptions on a connection")))
+    if session.notices.count() + names.len() > SUBSCRIPTIONS_MAX {
+        return Some(Reply::Error(format!(
+            "ERR more than {SUBSCRIPTIONS_MAX} subscriptions on a connection"
+        )));
+    }
+    let bytes = names.iter().fold(session.notices.bytes(), |bytes, name| bytes + name.len());
+    (bytes > SUBSCRIPTION_BYTES_MAX).then(|| {
+        Reply::Error(format!("ERR more than {SUBSCRIPTION_BYTES_MAX} bytes of subscriptions on a connection"))
+    })
 }
 
 /// Changes the subscriptions by one name after the other, with a message for each.

@@ -12,6 +12,8 @@ use quoin_engine::ReadView;
 
 /// Maximum watched keys of a connection.
 const WATCHED_MAX: usize = 10_000;
+/// Maximum bytes of their names.
+const WATCHED_BYTES_MAX: usize = 16 << 20;
 /// How often a command is run before it gives up, if what it reads keeps changing.
 const ATTEMPTS_MAX: usize = 100;
 
@@ -100,6 +102,10 @@ pub(super) async fn watch(session: &mut Session, keys: &[Bytes]) -> Result<Reply
     }
     if session.watched.len() + keys.len() > WATCHED_MAX {
         return Ok(Reply::Error(format!("ERR more than {WATCHED_MAX} watched keys")));
+    }
+    let watched = session.watched.iter().map(|(key, _)| key).chain(keys);
+    if watched.map(Bytes::len).sum::<usize>() > WATCHED_BYTES_MAX {
+        return Ok(Reply::Error(format!("ERR more than {WATCHED_BYTES_MAX} bytes of watched keys")));
     }
     let view = session.view().await?;
     for key in keys {
