@@ -170,6 +170,8 @@ impl RaftThread {
             self.replica.fail_queue(Lost::NoLeader);
             return self.publish_status();
         }
+        // Both clocks at one moment: feeding may have taken a while.
+        self.replica.pass(self.shared.now_ms());
         self.replica.set_wall(self.shared.clock.wall());
         self.replica.tick();
         self.watch_wall_clock(now);
