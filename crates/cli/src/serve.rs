@@ -3,7 +3,11 @@
 use anyhow::{Context, Result, bail};
 use quoin_node::{Config, Node};
 use std::io::Write;
+use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
+
+/// Longer than any stop that is not stuck.
+const STOP_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Runs a node until SIGTERM, SIGINT or a fault.
 pub(crate) async fn serve(config: Config) -> Result<()> {
@@ -31,6 +35,18 @@ pub(crate) async fn dev(config: Config) -> Result<()> {
     run(node).await
 }
 
+/// Ends the process if it has not ended by itself in [`STOP_PATIENCE`]: a disk that hangs must not keep a node
+/// that nobody can use. Nothing is lost by it: every stop is one that a crash could have made.
+fn end_in_time() -> Result<()> {
+    let end = || {
+        std::thread::sleep(STOP_PATIENCE);
+        tracing::error!("the node did not stop in {} s: ending the process", STOP_PATIENCE.as_secs());
+        std::process::exit(1);
+    };
+    let spawned = std::thread::Builder::new().name("end".into()).spawn(end);
+    spawned.map(drop).context("starting a thread")
+}
+
 async fn run(node: Node) -> Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
     let reason = tokio::select! {
@@ -39,6 +55,7 @@ async fn run(node: Node) -> Result<()> {
         reason = node.failed() => Some(reason),
     };
     tracing::info!("stopping");
+    end_in_time()?;
     node.stop().await;
     match reason {
         Some(reason) => bail!("the node stopped because of a fault: {reason}"),

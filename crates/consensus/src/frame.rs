@@ -24,6 +24,17 @@
 //! **Invariant: Bounded.** A frame has at most [`FRAME_BODY_MAX`] bytes, a message at most [`ENTRIES_MAX`] entries or
 //! [`FORWARD_COMMANDS_MAX`] commands: what it takes in memory, decoded, is bounded before it is taken.
 //!
+//! In heartbeats and their answers three of the numbers say how fresh a follower is (`replica/freshness.rs`); 0 is
+//! unknown, which is what versions before this wrote. These clocks are monotonic, in milliseconds from any beginning.
+//!
+//! ```text
+//!                       reject_hint               log_term                 commit_term
+//!   heartbeat           what is committed         the leader's clock       the moment of the follower's clock at
+//!                                                                          which a majority had confirmed the leader
+//!   heartbeat answer    the leader's clock, as    the follower's clock     0
+//!                       in the last heartbeat
+//! ```
+//!
 //! The protobuf parser of the `raft` crate is not used: it must not see bytes from outside.
 
 use crate::entries::kind_to_library;

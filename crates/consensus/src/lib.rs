@@ -19,6 +19,7 @@ mod exercise;
 mod frame;
 pub mod greeting;
 mod group;
+pub mod guarded;
 pub mod log;
 pub mod message;
 pub mod replica;

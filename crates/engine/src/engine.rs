@@ -1,11 +1,13 @@
 //! The handle to a replica, and what the replica says of itself.
 
+use super::guarded;
 use super::metrics::Metrics;
 use super::settings::{Limits, Settings};
 use super::shared::Shared;
 use super::status::{RaftStatus, Status};
 use super::watch::Hub;
 use quoin_core::{StoreError, system};
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -23,6 +25,18 @@ pub struct Engine {
 impl Engine {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
         Self { shared }
+    }
+
+    /// Runs a thread of the node that it cannot do without: if it panics, the node ends, with the reason.
+    ///
+    /// # Errors
+    /// The thread cannot be started.
+    pub fn spawn(
+        &self,
+        name: &str,
+        run: impl FnOnce() + Send + 'static,
+    ) -> io::Result<std::thread::JoinHandle<()>> {
+        guarded::spawn(&self.shared, name, run)
     }
 
     /// The metrics. Whoever serves clients counts here too.
@@ -124,12 +138,12 @@ impl Engine {
         self.shared.metrics.page(&self.status(), self.no_space(), &stats, peers)
     }
 
-    /// Whether this replica has heard from a leader, or is one, and has applied everything it knows to be
+    /// Whether this replica has applied everything that a leader, confirmed by a majority, has said to be
     /// committed, up to an entry of the current term.
     pub fn is_caught_up(&self) -> bool {
         let (raft, progress) = (self.raft(), *self.latest().progress());
-        let heard = self.shared.fresh_at_ms.load(Ordering::Relaxed) > 0;
-        heard && raft.leader != 0 && progress.index.0 >= raft.committed && progress.term.0 == raft.term
+        let lacks_nothing = self.shared.alone.holds() || raft.lag_entries(progress.index) == Some(0);
+        lacks_nothing && progress.term.0 == raft.term
     }
 
     /// All members, as far as this replica has applied.

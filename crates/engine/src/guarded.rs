@@ -1,9 +1,10 @@
 //! Threads that a replica cannot do without.
 
 use super::shared::Shared;
+use quoin_consensus::guarded;
 use std::io;
 use std::sync::Arc;
-use std::thread::{Builder, JoinHandle};
+use std::thread::JoinHandle;
 
 /// Runs `run` on a thread of its own.
 ///
@@ -17,19 +18,6 @@ pub(crate) fn spawn(
     name: &str,
     run: impl FnOnce() + Send + 'static,
 ) -> io::Result<JoinHandle<()>> {
-    let guard = PanicGuard(Arc::clone(shared));
-    Builder::new().name(name.into()).spawn(move || {
-        let _guard = guard;
-        run();
-    })
-}
-
-struct PanicGuard(Arc<Shared>);
-
-impl Drop for PanicGuard {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.fail(&"a broken invariant (see the panic message above)");
-        }
-    }
+    let shared = Arc::clone(shared);
+    guarded::spawn(name, move |reason| shared.fail(&reason), run)
 }

@@ -174,7 +174,7 @@ impl Gauges {
             compacted_revision: make.int_gauge("quoin_compacted_revision", "Revisions below are forgotten."),
             queued_commands: make.int_gauge("quoin_queued_commands", "Commands waiting to be proposed."),
             lag_seconds: make
-                .gauge("quoin_lag_seconds", "Time since this replica was last known up to date."),
+                .gauge("quoin_lag_seconds", "Time since this replica was last known up to date; inf: never."),
             log_bytes: make.int_gauge("quoin_log_bytes", "The log on disk."),
             store_bytes: make.int_gauge("quoin_store_bytes", "The store's tables on disk."),
             store_memtable_bytes: make.int_gauge("quoin_store_memtable_bytes", "Writes not yet in tables."),
@@ -201,7 +201,7 @@ impl Gauges {
         self.revision.set(status.progress.revision.0 as i64);
         self.compacted_revision.set(status.progress.compacted.0 as i64);
         self.queued_commands.set(status.raft.queued as i64);
-        self.lag_seconds.set(status.lag_ms as f64 / 1e3);
+        self.lag_seconds.set(status.lag_ms.map_or(f64::INFINITY, |ms| ms as f64 / 1e3));
         self.log_bytes.set(status.log_bytes as i64);
         self.store_bytes.set(stats.disk_bytes as i64);
         self.store_memtable_bytes.set(stats.memtable_bytes as i64);

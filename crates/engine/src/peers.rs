@@ -84,4 +84,10 @@ impl Handler for PeerHandler {
             shared.cast_out(reason);
         }
     }
+
+    fn failed(&self, reason: &str) {
+        if let Some(shared) = self.shared.upgrade() {
+            shared.fail(&reason);
+        }
+    }
 }

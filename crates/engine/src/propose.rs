@@ -79,6 +79,14 @@ impl Engine {
         outcome
     }
 
+    /// As [`Self::propose`], whatever is under way and though this node's disk is full: for what whoever leads must
+    /// know of this node.
+    pub(crate) async fn propose_always(&self, command: Command) -> Result<Reply, ProposeError> {
+        let (waiter, reply) = oneshot::channel();
+        self.shared.inbox.push(Input::Propose(Proposal { command, waiter }));
+        answer(reply.await)
+    }
+
     /// As [`Self::propose`], for several commands. They go into the log in this order, usually in one entry.
     pub async fn propose_many(&self, commands: Vec<Command>) -> Vec<Result<Reply, ProposeError>> {
         let mut waiting = Vec::with_capacity(commands.len());

@@ -63,7 +63,9 @@ impl Holds {
 /// The log failed.
 pub(crate) fn purge(shared: &Shared) -> Result<(), LogError> {
     let (log, settings) = (&shared.log, &shared.settings.log);
-    let persisted = shared.published.load().store.persisted_index().0;
+    // A campaign reads all entries that the consensus does not know to be applied, and panics where they are gone.
+    let applied = shared.raft.borrow().applied;
+    let persisted = shared.published.load().store.persisted_index().0.min(applied);
     let beyond = |bytes| log.beyond(GROUP, bytes, settings.keep_entries).min(persisted);
     let wanted = beyond(settings.keep_bytes);
     let allowed = shared.holds.lock().allow(wanted, &shared.raft.borrow().followers, Instant::now());

@@ -2,29 +2,37 @@
 
 use super::engine::Engine;
 use super::input::Input;
-use super::shared::Published;
+use super::shared::{Published, Shared};
 use quoin_core::{Memory, Progress, Stamp, View};
 use quoin_store::LsmStore;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use tokio::sync::oneshot;
 
 /// Why a read was not served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
+    /// Too many linearizable reads wait on this node.
+    #[error("too many requests")]
+    Busy,
     /// No leader confirmed what is newest.
     #[error("no leader")]
     NoLeader,
-    /// This replica lags more than the read allows.
-    #[error("replica lags by {lag_entries} entries and {lag_ms} ms, more than allowed")]
+    /// This replica lags more than the read allows, or does not know how far it lags.
+    #[error("replica lags by {} entries and {} ms, more than allowed", known(.lag_entries), known(.lag_ms))]
     Lagging {
-        /// Entries known to be committed and not applied here.
-        lag_entries: u64,
-        /// Milliseconds since this replica was last known to be up to date.
-        lag_ms: u64,
+        /// Entries that are committed and not applied here, if that is known.
+        lag_entries: Option<u64>,
+        /// Milliseconds since this replica was last known to be up to date. `None`: never since its start.
+        lag_ms: Option<u64>,
     },
     /// This node is stopping.
     #[error("node is stopping")]
     Stopped,
+}
+
+fn known(lag: &Option<u64>) -> String {
+    lag.map_or_else(|| "an unknown number of".into(), |lag| lag.to_string())
 }
 
 /// How fresh a read must be.
@@ -34,9 +42,12 @@ pub enum Consistency {
     Linearizable,
     /// Sees this replica's state, unless it lags more than this.
     Local {
-        /// Maximum entries that are known to be committed and not applied here. `None`: any number.
+        /// Maximum entries that are committed and not applied here. While this replica knows no leader that a
+        /// majority has confirmed, the number is unknown and above any bound. `None`: any number.
         max_lag_entries: Option<u64>,
-        /// Maximum milliseconds since this replica was last known to be up to date. `None`: any time.
+        /// Maximum milliseconds since this replica was last known to be up to date. It learns that from
+        /// heartbeats, one or two intervals late. Unknown after a start, which is above any bound. `None`: any
+        /// time.
         max_lag_ms: Option<u64>,
     },
 }
@@ -80,6 +91,15 @@ impl ReadView {
     }
 }
 
+/// A waiting read's share of the bound, given back when it is served or nobody waits for it any more.
+struct Admission<'a>(&'a Shared);
+
+impl Drop for Admission<'_> {
+    fn drop(&mut self) {
+        self.0.reads_in_flight.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 impl Engine {
     /// A view of the state, as fresh as `consistency` asks.
     ///
@@ -100,6 +120,7 @@ impl Engine {
         match consistency {
             Consistency::Linearizable if self.shared.alone.holds() => {}
             Consistency::Linearizable => {
+                let _admission = self.admit_read()?;
                 let (waiter, ready) = oneshot::channel();
                 self.shared.inbox.push(Input::Read(waiter));
                 match ready.await {
@@ -115,17 +136,31 @@ impl Engine {
         Ok(self.latest())
     }
 
+    /// **Invariant: Bounded.** At most `limits.reads_in_flight_max` reads wait. Counting them costs two additions
+    /// per read that needs a round.
+    fn admit_read(&self) -> Result<Admission<'_>, ReadError> {
+        let shared = &*self.shared;
+        let admission = Admission(shared);
+        let before = shared.reads_in_flight.fetch_add(1, Ordering::Relaxed);
+        if before >= shared.settings.limits.reads_in_flight_max {
+            Err(ReadError::Busy)
+        } else {
+            Ok(admission)
+        }
+    }
+
     fn check_lag(&self, max_lag_entries: Option<u64>, max_lag_ms: Option<u64>) -> Result<(), ReadError> {
         let unbounded = max_lag_entries.is_none() && max_lag_ms.is_none();
         // The only member lags behind nobody, however long ago its last tick was.
         if unbounded || self.shared.alone.holds() {
             return Ok(());
         }
-        let applied = self.latest().progress().index.0;
-        let lag_entries = self.raft().committed.saturating_sub(applied);
         let lag_ms = self.shared.lag_ms();
-        let too_far = max_lag_entries.is_some_and(|max| lag_entries > max)
-            || max_lag_ms.is_some_and(|max| lag_ms > max);
+        let lag_entries = self.raft().lag_entries(self.latest().progress().index);
+        // What is not known is not within any bound.
+        let exceeds =
+            |lag: Option<u64>, max: Option<u64>| max.is_some_and(|max| lag.is_none_or(|lag| lag > max));
+        let too_far = exceeds(lag_entries, max_lag_entries) || exceeds(lag_ms, max_lag_ms);
         if too_far { Err(ReadError::Lagging { lag_entries, lag_ms }) } else { Ok(()) }
     }
 

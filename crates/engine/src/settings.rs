@@ -78,10 +78,6 @@ settings! {
         /// Maximum log entries of a leader that its own disk is writing at once. Default 2, at least 1, at
         /// most 64.
         pub batches_in_flight_max: usize = 2,
-        /// Serve linearizable reads by the leader's lease, without asking a majority: faster, and stale for
-        /// up to an election timeout after a leader was cut off, or longer if clocks run at different speeds.
-        /// Default false.
-        pub lease_reads: bool = false,
     }
 }
 
@@ -149,12 +145,15 @@ settings! {
         /// Maximum bytes of one answer to a range read; a larger one is refused, and must be read in pages.
         /// Default 64 MiB, at least 1 KiB, at most 1 GiB.
         pub response_bytes_max: usize = 64 << 20,
-        /// Maximum commands under way on this node; more are refused as too many requests. Default 100000, at
-        /// least 1, at most 10000000.
+        /// Maximum commands under way on this node, and again as many that followers have forwarded to it; more
+        /// are refused as too many requests. Default 100000, at least 1, at most 10000000.
         pub commands_in_flight_max: usize = 100_000,
-        /// Maximum bytes of the commands under way on this node; more are refused as too many requests.
-        /// Default 256 MiB, at least 1 KiB, at most 1 TiB.
+        /// Maximum bytes of the commands under way on this node, and again as many of forwarded ones; more are
+        /// refused as too many requests. Default 256 MiB, at least 1 KiB, at most 1 TiB.
         pub command_bytes_in_flight_max: usize = 256 << 20,
+        /// Maximum linearizable reads that wait on this node for a leader to confirm what is newest; more are
+        /// refused as too many requests. Default 100000, at least 1, at most 10000000.
+        pub reads_in_flight_max: usize = 100_000,
         /// Maximum streams that one connection may have open. Default 10000, at least 1, at most 1000000.
         pub streams_per_connection_max: u32 = 10_000,
     }
@@ -181,14 +180,15 @@ impl RaftConfig {
     }
 
     /// The options of a replica. Its seed differs at every call.
-    pub(crate) fn options(&self) -> Options {
+    pub(crate) fn options(&self, limits: &Limits) -> Options {
         Options {
             election_ticks: self.election_ticks,
             heartbeat_ticks: self.heartbeat_ticks,
             batch_commands_max: self.batch_commands_max,
             batch_bytes_max: self.batch_bytes_max,
             batches_in_flight_max: self.batches_in_flight_max,
-            lease_reads: self.lease_reads,
+            forwarded_commands_max: limits.commands_in_flight_max,
+            forwarded_bytes_max: limits.command_bytes_in_flight_max,
             seed: rand::random(),
             ..Options::default()
         }

@@ -67,13 +67,17 @@ pub(crate) struct Shared {
     pub(crate) next_deadline: AtomicU64,
     /// Milliseconds of [`Clock::monotonic_ms`] at which this replica was last known to be up to date. 0: never
     /// yet.
-    pub(crate) fresh_at_ms: AtomicU64,
+    fresh_at_ms: AtomicU64,
     pub(crate) metrics: Metrics,
     pub(crate) clock: Arc<Clock>,
+    /// Whether everything is applied that was known to be committed before the start.
+    replayed: watch::Sender<bool>,
     /// Why the replica stopped by itself.
     failure: watch::Sender<Option<String>>,
     pub(crate) in_flight: AtomicUsize,
     pub(crate) in_flight_bytes: AtomicUsize,
+    /// Linearizable reads that wait.
+    pub(crate) reads_in_flight: AtomicUsize,
 }
 
 impl Shared {
@@ -114,9 +118,11 @@ impl Shared {
             fresh_at_ms: AtomicU64::new(0),
             metrics: Metrics::default(),
             clock,
+            replayed: watch::Sender::default(),
             failure: watch::Sender::default(),
             in_flight: AtomicUsize::new(0),
             in_flight_bytes: AtomicUsize::new(0),
+            reads_in_flight: AtomicUsize::new(0),
         })
     }
 
@@ -180,6 +186,17 @@ impl Shared {
         failed.clone().expect("waited for a reason")
     }
 
+    /// Everything is applied that was known to be committed before the start.
+    pub(crate) fn set_replayed(&self) {
+        self.replayed.send_replace(true);
+    }
+
+    /// Waits for [`Self::set_replayed`].
+    pub(crate) async fn replayed(&self) {
+        let mut replayed = self.replayed.subscribe();
+        replayed.wait_for(|replayed| *replayed).await.expect("the sender is a field of self");
+    }
+
     pub(crate) fn now_ms(&self) -> u64 {
         self.clock.monotonic_ms()
     }
@@ -193,8 +210,15 @@ impl Shared {
         self.raft.borrow().leader
     }
 
-    pub(crate) fn lag_ms(&self) -> u64 {
-        self.now_ms().saturating_sub(self.fresh_at_ms.load(Ordering::Relaxed))
+    /// This replica turns out to have been up to date at `ms` of [`Self::now_ms`].
+    pub(crate) fn set_fresh_at(&self, ms: u64) {
+        self.fresh_at_ms.fetch_max(ms.max(1), Ordering::Relaxed);
+    }
+
+    /// Milliseconds since this replica was last known to be up to date. `None`: never since its start.
+    pub(crate) fn lag_ms(&self) -> Option<u64> {
+        let fresh_at_ms = self.fresh_at_ms.load(Ordering::Relaxed);
+        (fresh_at_ms > 0).then(|| self.now_ms().saturating_sub(fresh_at_ms))
     }
 }
 

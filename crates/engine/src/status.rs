@@ -13,6 +13,11 @@ pub struct RaftStatus {
     pub is_leader: bool,
     /// The newest entry known to be committed.
     pub committed: u64,
+    /// The newest entry that the leader, confirmed by a majority, has said to be committed; `None` while this
+    /// replica knows no such leader. It may be ahead of `committed`, and is what lag is measured against.
+    pub known_committed: Option<u64>,
+    /// The newest entry that the consensus knows to be applied. It may still read all later ones in the log.
+    pub applied: u64,
     /// Commands that wait to be proposed or forwarded.
     pub queued: usize,
     /// On the leader, for each member: id, newest matching entry, and whether a message of it came within two
@@ -22,6 +27,15 @@ pub struct RaftStatus {
     pub voters: Vec<u64>,
     /// Members that receive the log and do not vote.
     pub learners: Vec<u64>,
+}
+
+impl RaftStatus {
+    /// How many committed entries a replica lacks that has applied entries up to `applied`; `None` if that is not
+    /// known.
+    pub fn lag_entries(&self, applied: Index) -> Option<u64> {
+        let known = self.known_committed?.max(self.committed);
+        Some(known.saturating_sub(applied.0))
+    }
 }
 
 /// What a status page shows.
@@ -35,8 +49,8 @@ pub struct Status {
     pub raft: RaftStatus,
     /// The last applied entry and the numbers it reached.
     pub progress: Progress,
-    /// Milliseconds since this replica was last known to be up to date.
-    pub lag_ms: u64,
+    /// Milliseconds since this replica was last known to be up to date; `None` if it never was since its start.
+    pub lag_ms: Option<u64>,
     /// Bytes of the store, on disk and in memtables.
     pub store_bytes: u64,
     /// Bytes of the log on disk.

@@ -42,9 +42,8 @@ impl Upkeep {
     /// Stops the thread and waits until it has ended.
     pub(crate) fn stop(self) {
         drop(self.alive);
-        if self.handle.join().is_err() {
-            tracing::error!("upkeep panicked");
-        }
+        // A panic ended the replica when it happened: it was caught then.
+        let _ = self.handle.join();
     }
 }
 
@@ -118,7 +117,20 @@ fn watch_space(shared: &Arc<Shared>, runtime: &Handle) {
     if free < config.reserve_bytes || shared.reserve.is_given() || over_quota {
         tracing::error!(free, used, "raising the NOSPACE alarm: writes that grow the store are refused");
         let alarm = Alarm { member: shared.id, kind: AlarmKind::Nospace as i32 };
-        propose(shared, runtime, Operation::RaiseAlarm(alarm));
+        raise(shared, runtime, alarm);
+    }
+}
+
+/// Raises an alarm through whoever leads: this node may be the one whose log takes nothing more.
+fn raise(shared: &Arc<Shared>, runtime: &Handle, alarm: Alarm) {
+    if shared.is_leader() && shared.disk_full.load(Ordering::Relaxed) {
+        // It hands over, if it can. What waited here until there is room would raise the alarm then.
+        return;
+    }
+    let engine = Engine::new(Arc::clone(shared));
+    let raising = engine.propose_always(Operation::RaiseAlarm(alarm).into_command());
+    if let Err(error) = runtime.block_on(raising) {
+        tracing::debug!(%error, "raising an alarm");
     }
 }
 

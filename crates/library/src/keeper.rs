@@ -47,8 +47,9 @@ impl Keeper {
         runtime: tokio::runtime::Handle,
     ) -> io::Result<Self> {
         let (alive, stopped) = mpsc::channel();
-        let handle = std::thread::Builder::new().name("tables".into()).spawn(move || {
-            let mut rounds = Rounds::new(engine, library, folder, runtime);
+        let own = engine.clone();
+        let handle = engine.spawn("tables", move || {
+            let mut rounds = Rounds::new(own, library, folder, runtime);
             loop {
                 rounds.look();
                 if stopped.recv_timeout(PERIOD) != Err(RecvTimeoutError::Timeout) {
@@ -62,9 +63,8 @@ impl Keeper {
     /// Stops the thread and waits until it has ended.
     pub fn stop(self) {
         drop(self.alive);
-        if self.handle.join().is_err() {
-            tracing::error!("the keeper of tables panicked");
-        }
+        // A panic ended the node when it happened: it was caught then.
+        let _ = self.handle.join();
     }
 }
 

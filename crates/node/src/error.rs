@@ -22,6 +22,9 @@ pub enum StartError {
         /// The reason.
         source: io::Error,
     },
+    /// The replica stopped while it applied what was committed before the start.
+    #[error("applying the log: {0}")]
+    Replay(String),
     /// The replica in the data folder cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),

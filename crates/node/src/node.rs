@@ -23,7 +23,8 @@ pub struct Node {
 }
 
 impl Node {
-    /// Starts a node. When this returns it serves clients, though it may not have found a leader yet.
+    /// Starts a node. When this returns it serves clients, though it may not have found a leader yet. Until then
+    /// connections wait: it applies what was committed before the start first.
     ///
     /// # Errors
     /// See [`StartError`].
@@ -42,6 +43,10 @@ impl Node {
         let replica = opened
             .start(peer_listener, peers)
             .map_err(|error| io_error("starting the replica's threads", error))?;
+        if let Err(reason) = replica.replayed().await {
+            let _ = tokio::task::spawn_blocking(|| replica.stop()).await;
+            return Err(StartError::Replay(reason));
+        }
         let (engine, library) = (replica.engine(), Arc::new(library));
         let keeper =
             Keeper::start(engine.clone(), Arc::clone(&library), tables, tokio::runtime::Handle::current())

@@ -49,6 +49,7 @@ fn propose(error: ProposeError) -> Status {
 
 fn read(error: ReadError) -> Status {
     match error {
+        ReadError::Busy => Known::TooManyRequests.into(),
         ReadError::NoLeader => Known::NoLeader.into(),
         ReadError::Stopped => Known::Stopped.into(),
         ReadError::Lagging { .. } => ours(Code::Unavailable, &format!("{error}; ask another replica")),
@@ -118,9 +119,11 @@ mod tests {
 
     #[test]
     fn a_read_that_was_not_served_is_unavailable_and_says_what_to_do() {
+        let busy = (Code::ResourceExhausted, "etcdserver: too many requests".into());
+        assert_eq!(rendered(ReadError::Busy), busy);
         assert_eq!(rendered(ReadError::NoLeader), (Code::Unavailable, "etcdserver: no leader".into()));
         assert_eq!(rendered(ReadError::Stopped), (Code::Unavailable, "etcdserver: server stopped".into()));
-        let (code, text) = rendered(ReadError::Lagging { lag_entries: 7, lag_ms: 1500 });
+        let (code, text) = rendered(ReadError::Lagging { lag_entries: Some(7), lag_ms: Some(1500) });
         assert_eq!(code, Code::Unavailable);
         assert!(text.contains("7 entries and 1500 ms") && text.contains("another replica"), "{text}");
     }

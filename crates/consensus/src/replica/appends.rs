@@ -17,6 +17,8 @@ pub(super) struct Appends {
 /// What becomes true when an append is on disk.
 #[derive(Default)]
 struct Unwritten {
+    /// The tick at which it was handed out.
+    since_tick: u64,
     /// The log has everything up to the entry of this index and term.
     last: Option<(u64, u64)>,
     /// The log has restarted after a snapshot.
@@ -75,9 +77,20 @@ impl Appends {
         self.unwritten.iter().filter(|(_, unwritten)| unwritten.proposed).count()
     }
 
+    /// The tick since which the disk has been writing.
+    pub(super) fn oldest_tick(&self) -> Option<u64> {
+        self.unwritten.front().map(|(_, unwritten)| unwritten.since_tick)
+    }
+
     /// Hands out an append. `messages` leave once it is on disk, and with it all before it.
-    pub(super) fn push(&mut self, number: u64, writes: Writes, messages: Vec<(u64, PeerMessage)>) -> Append {
-        self.unwritten.push_back((number, writes.unwritten));
+    pub(super) fn push(
+        &mut self,
+        number: u64,
+        writes: Writes,
+        messages: Vec<(u64, PeerMessage)>,
+        tick: u64,
+    ) -> Append {
+        self.unwritten.push_back((number, Unwritten { since_tick: tick, ..writes.unwritten }));
         Append { number, records: writes.records, messages }
     }
 

@@ -16,7 +16,8 @@ pub(super) struct Forwards {
 struct Sent {
     to: u64,
     waiters: Vec<Waiter>,
-    since_tick: u64,
+    /// The tick after which nobody waits for the answer any more.
+    until_tick: u64,
 }
 
 impl Forwards {
@@ -29,26 +30,25 @@ impl Forwards {
     /// Notes that commands of `waiters` are sent to `to`, and returns the number of the forward.
     pub(super) fn send(&mut self, to: u64, waiters: Vec<Waiter>, tick: u64) -> u64 {
         self.last_number = self.last_number.wrapping_add(1);
-        self.sent.insert(self.last_number, Sent { to, waiters, since_tick: tick });
+        let until_tick = tick + GIVE_UP_TICKS;
+        self.sent.insert(self.last_number, Sent { to, waiters, until_tick });
         self.last_number
     }
 
-    /// `by` has proposed a forward: takes its waiters, unless they were told something else meanwhile.
-    pub(super) fn proposed(&mut self, by: u64, number: u64) -> Option<Vec<Waiter>> {
-        self.answered(by, number).map(|sent| sent.waiters)
-    }
-
-    /// `by` says what became of a forward that it has not proposed.
-    pub(super) fn fail(&mut self, by: u64, number: u64, lost: Lost) {
-        if let Some(sent) = self.answered(by, number) {
-            sent.fail(lost);
+    /// `from` has answered a forward: takes its waiters, unless it was sent to another or they were told something
+    /// else meanwhile.
+    pub(super) fn answered(&mut self, from: u64, number: u64) -> Option<Vec<Waiter>> {
+        if self.sent.get(&number)?.to != from {
+            return None;
         }
+        self.sent.remove(&number).map(|sent| sent.waiters)
     }
 
-    /// Only the member to whom a forward was sent can answer it.
-    fn answered(&mut self, by: u64, number: u64) -> Option<Sent> {
-        self.sent.get(&number).filter(|sent| sent.to == by)?;
-        self.sent.remove(&number)
+    /// `leader` leads now: another one that has not answered by `until_tick` is not waited for any longer.
+    pub(super) fn leads(&mut self, leader: u64, until_tick: u64) {
+        for sent in self.sent.values_mut().filter(|sent| sent.to != leader) {
+            sent.until_tick = sent.until_tick.min(until_tick);
+        }
     }
 
     /// The connection to `peer` broke.
@@ -60,7 +60,7 @@ impl Forwards {
 
     /// Tells those who have waited too long.
     pub(super) fn give_up(&mut self, tick: u64) {
-        for (_, sent) in self.sent.extract_if(.., |_, sent| tick - sent.since_tick > GIVE_UP_TICKS) {
+        for (_, sent) in self.sent.extract_if(.., |_, sent| tick > sent.until_tick) {
             sent.fail(Lost::Unknown);
         }
     }
@@ -71,5 +71,20 @@ impl Sent {
         for waiter in self.waiters {
             let _ = waiter.send(Err(lost));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_one_that_it_was_sent_to_answers_a_forward() {
+        let mut forwards = Forwards::numbered_from(u64::MAX);
+        let (waiter, _answer) = tokio::sync::oneshot::channel();
+        assert_eq!(forwards.send(2, vec![waiter], 0), 0);
+        assert!(forwards.answered(3, 0).is_none());
+        assert_eq!(forwards.answered(2, 0).map(|waiters| waiters.len()), Some(1));
+        assert!(forwards.answered(2, 0).is_none());
     }
 }

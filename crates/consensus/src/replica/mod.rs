@@ -7,8 +7,9 @@
 //! Reading order: this file (the loop around the library), `effects.rs` (what comes out), `admission.rs` (what
 //! comes in from peers), `proposals.rs` and
 //! `forwards.rs` (commands on their way into the log), `reads.rs` (linearizable reads), `changes.rs`
-//! (configuration entries), `appends.rs` (what is being written), `time.rs` (what stamps are made of), `resends.rs` (snapshots
-//! that failed).
+//! (configuration entries), `leading.rs` (who gives leadership up), `freshness.rs` (how old what is applied may
+//! be), `appends.rs` (what is being written), `time.rs` (what stamps are made of), `resends.rs` (snapshots that
+//! failed).
 //!
 //! What it does not do: read a clock (time is an argument), touch files or sockets, or apply entries.
 
@@ -17,6 +18,8 @@ mod appends;
 pub(crate) mod changes;
 mod effects;
 mod forwards;
+mod freshness;
+mod leading;
 mod options;
 mod proposals;
 mod reads;
@@ -26,9 +29,10 @@ mod time;
 pub use effects::{
     Append, Barrier, Committed, Content, Effects, Expectation, Lost, Proposal, ReadWaiter, Waiter,
 };
+pub use freshness::Freshness;
 pub use options::{GIVE_UP_TICKS, Options};
 
-use crate::configuration::{self, Change, Configuration};
+use crate::configuration::Configuration;
 use crate::group::GroupId;
 use crate::log::{Log, LogError};
 use crate::message::{ForwardOutcome, PeerMessage, RaftMessage};
@@ -36,8 +40,10 @@ use crate::storage::Storage;
 use admission::Refusal;
 use appends::{Appends, Writes};
 use forwards::Forwards;
+use freshness::{Beat, Clock, Fresh};
+use leading::Summons;
 use proposals::{NextBatch, Proposals};
-use quoin_core::{Batch, Command, Stamp};
+use quoin_core::{Batch, Stamp};
 use raft::eraftpb::{self, EntryType, MessageType};
 use raft::{RawNode, StateRole};
 use reads::Reads;
@@ -68,6 +74,8 @@ pub struct Replica {
     options: Options,
     ticks: u64,
     applied: u64,
+    /// What was known to be committed at the start, and the end of the log then.
+    at_start: (u64, u64),
     /// The tick of each member's last message.
     heard: BTreeMap<u64, u64>,
     proposals: Proposals,
@@ -78,6 +86,15 @@ pub struct Replica {
     refused: u64,
     time: Time,
     resends: Resends,
+    summons: Option<Summons>,
+    /// The driver's disk has no room.
+    full: bool,
+    /// The term and the leader, as of the last look.
+    known_leader: (u64, u64),
+    clock: Clock,
+    fresh: Fresh,
+    /// By member: questions for what is committed that came before this leader knew.
+    early_questions: BTreeMap<u64, Box<eraftpb::Message>>,
     /// What the next [`Self::effects`] returns.
     effects: Effects,
 }
@@ -106,11 +123,7 @@ impl Replica {
             max_committed_size_per_ready: COMMITTED_BYTES_MAX,
             check_quorum: true,
             pre_vote: true,
-            read_only_option: if options.lease_reads {
-                raft::ReadOnlyOption::LeaseBased
-            } else {
-                raft::ReadOnlyOption::Safe
-            },
+            read_only_option: raft::ReadOnlyOption::Safe,
             ..raft::Config::default()
         };
         let mut time = Time::default();
@@ -120,11 +133,13 @@ impl Replica {
         let storage = Storage::new(log, group, configuration.to_library(), applied);
         let raw = RawNode::new(&config, storage, &slog::Logger::root(slog::Discard, slog::o!()))
             .map_err(|error| ReplicaError::Library(Box::new(error)))?;
+        let at_start = (raw.raft.raft_log.committed, raw.raft.raft_log.last_index());
         let mut replica = Self {
             group,
             raw,
             ticks: 0,
             applied,
+            at_start,
             heard: BTreeMap::new(),
             proposals: Proposals::default(),
             forwards: Forwards::numbered_from(options.seed),
@@ -133,6 +148,12 @@ impl Replica {
             refused: 0,
             time,
             resends: Resends::default(),
+            summons: None,
+            full: false,
+            known_leader: (0, 0),
+            clock: Clock::starting_from(options.seed),
+            fresh: Fresh::default(),
+            early_questions: BTreeMap::new(),
             effects: Effects::default(),
             options,
         };
@@ -158,12 +179,26 @@ impl Replica {
     /// Whether this replica leads, has committed an entry in its term, and nobody else votes or learns.
     pub fn is_only_member(&self) -> bool {
         let configuration = self.raw.store().configuration();
-        configuration.voters == [self.id()]
+        self.is_only_voter()
             && configuration.learners.is_empty()
-            && configuration.voters_outgoing.is_empty()
             && configuration.learners_next.is_empty()
             && self.is_leader()
             && self.raw.raft.commit_to_current_term()
+    }
+
+    fn is_only_voter(&self) -> bool {
+        let configuration = self.raw.store().configuration();
+        configuration.voters == [self.id()] && configuration.voters_outgoing.is_empty()
+    }
+
+    /// Whether `applied` covers everything that this replica knows to have been committed before it started:
+    /// what its log says, and where nobody else votes, all of its log.
+    ///
+    /// **Invariant: Replayed first.** Clients are served only from then on. Earlier they could see less than they
+    /// saw before the stop.
+    pub fn has_replayed(&self, applied: u64) -> bool {
+        let (committed, last) = self.at_start;
+        applied >= if self.is_only_voter() { last } else { committed }
     }
 
     /// The term.
@@ -174,6 +209,12 @@ impl Replica {
     /// Index of the newest entry known to be committed.
     pub fn committed(&self) -> u64 {
         self.raw.raft.raft_log.committed
+    }
+
+    /// Index of the newest entry that the library knows to be applied. The log must be kept from the next one on:
+    /// a campaign looks there for changes of the configuration, and panics where they are gone.
+    pub fn known_applied(&self) -> u64 {
+        self.raw.raft.raft_log.applied
     }
 
     /// By id: each member's newest matching entry, and whether a message of it came within two election
@@ -201,7 +242,7 @@ impl Replica {
         self.ticks
     }
 
-    /// How many of this replica's own commands wait to be proposed or forwarded.
+    /// How many commands wait to be proposed or forwarded: this replica's own, and those forwarded to it.
     pub fn queued(&self) -> usize {
         self.proposals.len()
     }
@@ -247,6 +288,7 @@ impl Replica {
     /// other inputs: what they say of time is taken to be said now.
     pub fn pass(&mut self, now_ms: u64) {
         self.time.pass(now_ms);
+        self.clock.pass(now_ms);
     }
 
     /// This machine's wall clock shows `wall`. Call it at the start and before each tick.
@@ -272,9 +314,11 @@ impl Replica {
         if self.is_leader() || admission::is_persisted(&self.raw.raft) {
             self.raw.tick();
         }
+        self.fresh.tick();
         self.reads.tick(self.ticks);
         self.forwards.give_up(self.ticks);
         self.proposals.give_up(self.ticks);
+        self.hand_over_if_stalled();
     }
 
     /// Takes a message that came on a connection of the member `from`. Late ones are dropped, as Raft wants, and
@@ -296,18 +340,22 @@ impl Replica {
                 if asks_or_answers_round(&message, MessageType::MsgHeartbeatResponse) {
                     self.reads.note_answer(message.from, self.raw.store().configuration());
                 }
-                // An error means that the message does not concern this state: dropping it is the protocol.
-                let _ = self.raw.step(*message);
+                match message.get_msg_type() {
+                    MessageType::MsgTimeoutNow => self.summoned(message),
+                    MessageType::MsgReadIndex => self.asked(message),
+                    _ => self.step_plain(message),
+                }
                 // An earlier leader's time does not count any more.
                 if term == self.term() && (from == self.leader() || self.is_leader()) {
                     self.time.hear(from, told, self.ticks);
                 }
             }
             PeerMessage::Forward { request, commands } => {
-                if self.is_leader() {
-                    self.proposals.push_forwarded(from, request, commands);
-                } else {
+                let forward = (from, request);
+                if !self.is_leader() {
                     self.reply_forward(from, request, ForwardOutcome::NotLeader);
+                } else if !self.proposals.push_forwarded(forward, commands, &self.options) {
+                    self.reply_forward(from, request, ForwardOutcome::Busy);
                 }
             }
             PeerMessage::ForwardReply { request, outcome } => self.forward_answered(from, request, outcome),
@@ -323,10 +371,14 @@ impl Replica {
         }
     }
 
-    /// Tells a forwarder that its commands were not proposed because the leader is overloaded. The driver
-    /// calls this in place of [`Self::step`] when its queue is full.
-    pub fn refuse_forward(&mut self, to: u64, request: u64) {
-        self.reply_forward(to, request, ForwardOutcome::Busy);
+    fn step_plain(&mut self, message: Box<eraftpb::Message>) {
+        let beat = Beat::of(&message);
+        // An error means that the message does not concern this state: dropping it is the protocol.
+        if self.raw.step(*message).is_ok()
+            && let Some(beat) = beat
+        {
+            self.note_beat(&beat);
+        }
     }
 
     /// The connection to a peer broke: what was forwarded to it has an unknown fate.
@@ -344,31 +396,6 @@ impl Replica {
     /// Queues a linearizable read.
     pub fn read(&mut self, waiter: ReadWaiter) {
         self.reads.push(waiter, self.ticks);
-    }
-
-    /// Proposes a change of the configuration. `command` (the change of the member list) is applied with it.
-    /// Several changes at once pass through a joint configuration.
-    pub fn change_configuration(&mut self, changes: &[Change], command: Option<Command>, waiter: Waiter) {
-        if !self.is_leader() {
-            let _ = waiter.send(Err(Lost::NoLeader));
-            return;
-        }
-        if self.raw.raft.has_pending_conf() {
-            // The library would turn the entry into an empty one.
-            let _ = waiter.send(Err(Lost::Refused));
-            return;
-        }
-        let context = changes::encode(changes, command);
-        match self.raw.propose_conf_change(context, configuration::changes_to_library(changes)) {
-            Ok(()) => self.expect_last(vec![waiter]),
-            Err(_) => drop(waiter.send(Err(Lost::Refused))),
-        }
-    }
-
-    /// Hands leadership to `to`. Meanwhile the leader takes no proposals; it goes on after an election
-    /// timeout if `to` has not taken over. A follower passes the request on to the leader.
-    pub fn transfer_leader(&mut self, to: u64) {
-        self.raw.transfer_leader(to);
     }
 
     /// Offers a snapshot whose state has been received whole. If it is accepted, the next [`Self::effects`]
@@ -424,6 +451,7 @@ impl Replica {
         if known > log.applied {
             self.raw.advance_apply_to(known);
         }
+        self.answer_summons();
     }
 
     /// Refuses everything that waits to be proposed or to read: this replica is shutting down.
@@ -436,6 +464,9 @@ impl Replica {
     /// returns nothing to do.
     pub fn effects(&mut self, now_ms: u64) -> Effects {
         self.time.pass(now_ms);
+        self.clock.pass(now_ms);
+        self.notice_leader();
+        self.answer_questions();
         self.work_proposals();
         self.work_reads();
         self.draw_election_timeout();
@@ -515,14 +546,16 @@ impl Replica {
     }
 
     fn forward_answered(&mut self, from: u64, request: u64, outcome: ForwardOutcome) {
-        match outcome {
+        let Some(waiters) = self.forwards.answered(from, request) else { return };
+        let lost = match outcome {
             ForwardOutcome::Proposed { index, term, position } => {
-                if let Some(waiters) = self.forwards.proposed(from, request) {
-                    self.expect(index, term, position, waiters);
-                }
+                return self.expect(index, term, position, waiters);
             }
-            ForwardOutcome::NotLeader => self.forwards.fail(from, request, Lost::NoLeader),
-            ForwardOutcome::Busy => self.forwards.fail(from, request, Lost::Busy),
+            ForwardOutcome::NotLeader => Lost::NoLeader,
+            ForwardOutcome::Busy => Lost::Busy,
+        };
+        for waiter in waiters {
+            let _ = waiter.send(Err(lost));
         }
     }
 
@@ -553,6 +586,7 @@ impl Replica {
         self.take_committed(committed);
         let written = self.take_append(number, &mut ready);
         self.raw.advance_append_async(ready);
+        self.follow_if_removed();
         if written {
             self.raw.on_persist_ready(number);
         }
@@ -571,13 +605,18 @@ impl Replica {
         }
         let leads = self.is_leader();
         let writes = Writes::take(ready, self.raw.mut_store(), self.group, leads);
-        let messages = self.wire_all(ready.take_persisted_messages());
+        let messages = ready.take_persisted_messages();
+        // A question promises nothing that would have to be on disk first, and a disk may be slow, or full.
+        let (questions, messages): (Vec<_>, Vec<_>) =
+            messages.into_iter().partition(|message| message.get_msg_type() == MessageType::MsgReadIndex);
+        let (questions, messages) = (self.wire_all(questions), self.wire_all(messages));
+        self.effects.messages.extend(questions);
         let nothing_before = self.appends.is_empty();
         if writes.is_empty() && (nothing_before || messages.is_empty()) {
             self.effects.messages.extend(messages);
             return nothing_before;
         }
-        self.effects.append = Some(self.appends.push(number, writes, messages));
+        self.effects.append = Some(self.appends.push(number, writes, messages, self.ticks));
         false
     }
 
@@ -599,6 +638,7 @@ impl Replica {
             return None;
         }
         self.time.write(&mut message);
+        self.mark_beat(&mut message);
         Some((to, PeerMessage::Raft(RaftMessage(Box::new(message)))))
     }
 
@@ -611,17 +651,6 @@ impl Replica {
             };
             self.effects.committed.push(Committed { index, term, content });
         }
-    }
-
-    fn configure(&mut self, context: &[u8]) -> Content {
-        let (changes, command) =
-            changes::decode(context).expect("entries are checked before they enter the log");
-        match self.raw.apply_conf_change(&configuration::changes_to_library(&changes)) {
-            Ok(configuration) => self.raw.mut_store().set_configuration(configuration),
-            // All replicas refuse it alike; the configuration stays as it is.
-            Err(error) => tracing::warn!(%error, "configuration change refused"),
-        }
-        Content::Configuration { configuration: self.configuration().encode(), command }
     }
 
     /// Draws the election timeout from seed, id and term instead of the library's random numbers, so that a

@@ -15,18 +15,18 @@ pub struct Options {
     /// Maximum batches of this leader that are being written at once. Further proposals wait and form the
     /// next batch.
     pub batches_in_flight_max: usize,
+    /// Maximum commands that followers have forwarded and this leader has not proposed yet. A forward beyond it is
+    /// refused as busy.
+    pub forwarded_commands_max: usize,
+    /// Maximum bytes of them, likewise.
+    pub forwarded_bytes_max: usize,
     /// Maximum bytes of entries in one message to a follower. A larger entry still goes, alone.
     pub message_bytes_max: u64,
     /// Maximum unanswered messages to a follower.
     pub messages_in_flight_max: usize,
-    /// Serve linearizable reads without asking a majority, for as long as the library keeps this replica
-    /// leader. It checks for a majority only once per election timeout, so a leader that was cut off may
-    /// serve stale reads for up to one election timeout after another was elected, and longer if clocks run
-    /// at different speeds.
-    pub lease_reads: bool,
-    /// Seeds the election timeouts, together with the id and the term, and numbers this process's read rounds
-    /// and forwards. It must differ at every start, or answers to an earlier process of this member are taken
-    /// for answers to this one.
+    /// Seeds the election timeouts, together with the id and the term. This process's read rounds, forwards and
+    /// clock are numbered from it. It must differ at every start, or answers to an earlier process of this member
+    /// are taken for answers to this one.
     pub seed: u64,
 }
 
@@ -38,9 +38,10 @@ impl Default for Options {
             batch_commands_max: 4096,
             batch_bytes_max: 1 << 20,
             batches_in_flight_max: 2,
+            forwarded_commands_max: 100_000,
+            forwarded_bytes_max: 256 << 20,
             message_bytes_max: 1 << 20,
             messages_in_flight_max: 128,
-            lease_reads: false,
             seed: 0,
         }
     }

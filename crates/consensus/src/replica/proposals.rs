@@ -1,8 +1,8 @@
 //! Commands that wait to be proposed: this replica's own, and those that followers forwarded.
 //!
-//! **Invariant: Bounded.** The driver bounds its own commands before it hands them in, and refuses forwards
-//! while too many of those wait; a forward is bounded by what its sender has in flight. A command that waits
-//! longer than [`GIVE_UP_TICKS`] is refused.
+//! **Invariant: Bounded.** The driver bounds its own commands before it hands them in. Forwarded ones are bounded
+//! in count and bytes ([`Options`]); a forward that does not fit is refused, unless it would be the only one. A
+//! command that waits longer than [`GIVE_UP_TICKS`] is refused.
 
 use super::effects::{Lost, Proposal, Waiter};
 use super::options::{GIVE_UP_TICKS, Options};
@@ -15,12 +15,21 @@ pub(super) struct Proposals {
     /// Each with the tick at which it came.
     own: VecDeque<(u64, Proposal)>,
     forwarded: VecDeque<Forwarded>,
+    /// Commands and bytes of `forwarded`.
+    forwarded_commands: usize,
+    forwarded_bytes: usize,
 }
 
 struct Forwarded {
     from: u64,
     request: u64,
     commands: Vec<Command>,
+}
+
+impl Forwarded {
+    fn bytes(&self) -> usize {
+        self.commands.iter().map(Command::size_in_batch).sum()
+    }
 }
 
 /// Commands for one entry.
@@ -45,14 +54,35 @@ impl Proposals {
         self.own.push_back((tick, proposal));
     }
 
-    /// Queues commands that `from` forwarded.
-    pub(super) fn push_forwarded(&mut self, from: u64, request: u64, commands: Vec<Command>) {
-        self.forwarded.push_back(Forwarded { from, request, commands });
+    /// Queues commands that `from` forwarded. False if too many wait.
+    pub(super) fn push_forwarded(
+        &mut self,
+        (from, request): (u64, u64),
+        commands: Vec<Command>,
+        options: &Options,
+    ) -> bool {
+        let forwarded = Forwarded { from, request, commands };
+        let count = self.forwarded_commands + forwarded.commands.len();
+        let bytes = self.forwarded_bytes + forwarded.bytes();
+        let fits = count <= options.forwarded_commands_max && bytes <= options.forwarded_bytes_max;
+        if !fits && !self.forwarded.is_empty() {
+            return false;
+        }
+        (self.forwarded_commands, self.forwarded_bytes) = (count, bytes);
+        self.forwarded.push_back(forwarded);
+        true
     }
 
-    /// How many of this replica's own commands wait.
+    fn pop_forwarded(&mut self) -> Option<Forwarded> {
+        let forwarded = self.forwarded.pop_front()?;
+        self.forwarded_commands -= forwarded.commands.len();
+        self.forwarded_bytes -= forwarded.bytes();
+        Some(forwarded)
+    }
+
+    /// How many commands wait, this replica's own and forwarded ones.
     pub(super) fn len(&self) -> usize {
-        self.own.len()
+        self.own.len() + self.forwarded_commands
     }
 
     /// Takes the commands of the next entry. Own ones go first; a forward is never split.
@@ -66,10 +96,11 @@ impl Proposals {
             batch.waiters.push(proposal.waiter);
         }
         while !is_full(batch.commands.len(), bytes, options) {
-            let Some(Forwarded { from, request, commands }) = self.forwarded.pop_front() else { break };
+            let Some(forwarded) = self.pop_forwarded() else { break };
+            let Forwarded { from, request, .. } = forwarded;
             batch.forwarded.push(Placed { from, request, position: batch.commands.len() as u32 });
-            bytes += commands.iter().map(Command::size_in_batch).sum::<usize>();
-            batch.commands.extend(commands);
+            bytes += forwarded.bytes();
+            batch.commands.extend(forwarded.commands);
         }
         (!batch.commands.is_empty()).then_some(batch)
     }
@@ -88,6 +119,7 @@ impl Proposals {
 
     /// Takes sender and number of all forwards, to be refused.
     pub(super) fn take_forwarded(&mut self) -> Vec<(u64, u64)> {
+        (self.forwarded_commands, self.forwarded_bytes) = (0, 0);
         self.forwarded.drain(..).map(|forwarded| (forwarded.from, forwarded.request)).collect()
     }
 

@@ -64,12 +64,19 @@ impl Reads {
     pub(super) fn tick(&mut self, tick: u64) {
         // All are asked again now and then, so that nobody waits for a voter that has become slow or deaf.
         self.confirming.clear();
-        if let Some(mut lost) = self.round.take_if(|round| tick - round.started_at_tick > RETRY_TICKS) {
-            lost.waiters.append(&mut self.waiting);
-            self.waiting = lost.waiters;
+        if self.round.as_ref().is_some_and(|round| tick - round.started_at_tick > RETRY_TICKS) {
+            self.begin_again();
         }
         for (_, waiter) in self.waiting.extract_if(.., |(since, _)| tick - *since > GIVE_UP_TICKS) {
             let _ = waiter.send(Err(Lost::NoLeader));
+        }
+    }
+
+    /// Another replica leads: the round under way, if there is one, begins again there.
+    pub(super) fn begin_again(&mut self) {
+        if let Some(mut lost) = self.round.take() {
+            lost.waiters.append(&mut self.waiting);
+            self.waiting = lost.waiters;
         }
     }
 

@@ -8,7 +8,7 @@
 //!
 //! ```text
 //! cluster N [KEY=VALUE...]    found a cluster of N voters; keys: batch-commands, batches-in-flight,
-//!                             message-bytes, lease-reads
+//!                             forwarded-commands, message-bytes
 //! start ID                    start a new member with an empty disk
 //! tick ID|* [COUNT]           let time pass for a replica, or for all; a tick is 50 ms
 //! campaign ID                 tick a replica until it stops being a follower
@@ -25,7 +25,8 @@
 //! read ID NAME...             ask for linearizable reads
 //! change ID CHANGE...         change the configuration: add-voter ID, remove ID, add-learner ID
 //! transfer FROM TO            hand leadership over
-//! overload ID [off]           from now on ID's driver refuses forwards
+//! hang ID [off]               from now on ID's disk completes appends only when told to `write`
+//! full ID [off]               likewise, and ID's driver says that the disk has no room
 //! crash ID [writing]          lose memory, and any part of an append that was being written
 //! stop ID                     shut down: who waits to be proposed or to read is told
 //! restart ID                  start again from the disk
@@ -33,6 +34,7 @@
 //! backup ID, restore ID       copy the durable state, and put the copy back
 //! clock ID MS                 move ID's wall clock, forwards or back
 //! time                        show the cluster's time at each replica, and the wall clock ahead of it
+//! fresh ID|*                  show what a replica must have applied to be how fresh; a tick takes 50 ms
 //! status, log ID, state ID    show the replicas, a log, a state
 //! quietly COMMAND             show only changes of role and what clients are told
 //! ```

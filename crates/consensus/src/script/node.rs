@@ -2,11 +2,12 @@
 //! and answers as [`Effects`](crate::replica::Effects) asks.
 
 use super::print;
+use super::world::TICK_MS;
 use crate::GROUP;
 use crate::configuration::Configuration;
 use crate::log::{JoinError, Log, LogError, Options as LogOptions, SimDisk, join};
 use crate::replica::{
-    Append, Barrier, Committed, Content, Expectation, GIVE_UP_TICKS, Lost, Options, Replica,
+    Append, Barrier, Committed, Content, Expectation, Freshness, GIVE_UP_TICKS, Lost, Options, Replica,
 };
 use quoin_core::{Reply, Revision, kv};
 use std::collections::VecDeque;
@@ -32,6 +33,8 @@ pub(super) struct Node {
     pub(super) clock_ms: i64,
     /// Milliseconds before this start.
     pub(super) passed_ms: u64,
+    /// `stabilize` and `run` do not complete its appends.
+    pub(super) hangs: bool,
     pub(super) running: Option<Running>,
 }
 
@@ -43,7 +46,6 @@ pub(super) struct Running {
     pub(super) appends: VecDeque<Append>,
     /// A received snapshot that waits to be accepted.
     pub(super) offered: Option<State>,
-    pub(super) overloaded: bool,
     expectations: Vec<Expectation>,
     barriers: Vec<Barrier>,
     clients: Vec<(String, Client)>,
@@ -70,6 +72,7 @@ impl Node {
             disk: Arc::new(SimDisk::new()),
             durable,
             backup: None,
+            hangs: false,
             clock_ms: 0,
             passed_ms: 0,
             running: None,
@@ -91,7 +94,6 @@ impl Node {
             state,
             appends: VecDeque::new(),
             offered: None,
-            overloaded: false,
             expectations: Vec::new(),
             barriers: Vec::new(),
             clients: Vec::new(),
@@ -166,6 +168,17 @@ impl Running {
             raft::StateRole::Follower => format!("follower of {leader}"),
         };
         format!("{role}, term {term}")
+    }
+
+    /// What must be applied to be how fresh.
+    pub(super) fn freshness(&mut self) -> String {
+        let now = TICK_MS * self.replica.ticks();
+        match self.replica.freshness() {
+            Some(Freshness { committed, as_of_ms }) => {
+                format!("applied {}, up to {committed} is {} ms old", self.state.index, now - as_of_ms)
+            }
+            None => "does not know how fresh it is".into(),
+        }
     }
 
     pub(super) fn is_follower(&self) -> bool {

@@ -17,7 +17,7 @@ use std::fmt::Write;
 const STABILIZE_ROUNDS_MAX: usize = 1000;
 
 /// Milliseconds of a tick.
-const TICK_MS: u64 = 50;
+pub(super) const TICK_MS: u64 = 50;
 /// What wall clocks show when a script begins.
 const FIRST_MS: u64 = 1_000_000_000;
 
@@ -129,12 +129,17 @@ impl World {
                 self.running(number(from)).replica.transfer_leader(number(to));
                 self.work(number(from));
             }
-            ("overload", [id, off @ ..]) => self.running(number(id)).overloaded = *off != ["off"],
             ("crash", [id, writing @ ..]) => self.crash(number(id), *writing == ["writing"]),
             ("stop", [id]) => {
                 self.running(number(id)).replica.fail_queue(Lost::NoLeader);
                 self.tell_clients(number(id));
                 self.crash(number(id), false);
+            }
+            ("hang", [id, off @ ..]) => self.node(number(id)).hangs = *off != ["off"],
+            ("full", [id, off @ ..]) => {
+                let full = *off != ["off"];
+                self.node(number(id)).hangs = full;
+                self.running(number(id)).replica.set_full(full);
             }
             ("restart", [id]) => self.start(number(id)),
             ("flush", [id]) => {
@@ -154,6 +159,12 @@ impl World {
             ("clock", [id, ms]) => self.node(number(id)).clock_ms += ms.parse::<i64>().unwrap(),
             ("time", []) => self.time(),
             ("status", []) => self.status(),
+            ("fresh", ids) => {
+                for id in ids.iter().flat_map(|ids| self.running_ids(ids)).collect::<Vec<_>>() {
+                    let text = self.running(id).freshness();
+                    self.say(format!("{id}: {text}"));
+                }
+            }
             ("log", [id]) => self.show_log(number(id)),
             ("state", [id]) => {
                 let state = &self.running(number(id)).state;
@@ -202,8 +213,8 @@ impl World {
             match key {
                 "batch-commands" => self.options.batch_commands_max = number(value) as usize,
                 "batches-in-flight" => self.options.batches_in_flight_max = number(value) as usize,
+                "forwarded-commands" => self.options.forwarded_commands_max = number(value) as usize,
                 "message-bytes" => self.options.message_bytes_max = number(value),
-                "lease-reads" => self.options.lease_reads = true,
                 _ => panic!("unknown option {option:?}"),
             }
         }
@@ -371,13 +382,7 @@ impl World {
         if self.nodes.get(&to).is_none_or(|node| node.running.is_none()) {
             return self.show_lost(&Message { from, to, message });
         }
-        let running = self.running(to);
-        match message {
-            PeerMessage::Forward { request, .. } if running.overloaded => {
-                running.replica.refuse_forward(from, request);
-            }
-            message => running.replica.step(from, message),
-        }
+        self.running(to).replica.step(from, message);
         self.work(to);
     }
 
@@ -432,7 +437,8 @@ impl World {
             messages.sort_by_key(|message| message.to);
             let delivered = !messages.is_empty();
             messages.into_iter().for_each(|message| self.deliver(message));
-            let unwritten = |node: &&Node| node.running.as_ref().is_some_and(|it| !it.appends.is_empty());
+            let unwritten =
+                |node: &&Node| !node.hangs && node.running.as_ref().is_some_and(|it| !it.appends.is_empty());
             let writers: Vec<u64> = self.nodes.values().filter(unwritten).map(|node| node.id).collect();
             let writers: Vec<u64> = writers.into_iter().filter(|id| among(*id)).collect();
             writers.iter().for_each(|id| self.write(*id, usize::MAX));

@@ -6,6 +6,7 @@
 use super::handler::{Counters, Handler};
 use super::holders::{Addresses, Held, Holders};
 use super::silence::{Heard, Patience};
+use super::spawn;
 use crate::frame::{self, FRAME_HEADER};
 use crate::greeting::{Answer, GREETING_TIMEOUT, Greeting, Purpose, Verdict, Who};
 use bytes::{Buf, BytesMut};
@@ -84,9 +85,7 @@ impl Acceptor {
                 }
             };
             let serving = Arc::clone(self);
-            let spawned =
-                std::thread::Builder::new().name("peer-read".into()).spawn(move || serving.serve(stream));
-            if let Err(error) = spawned {
+            if let Err(error) = spawn(&self.handler, "peer-read", move || serving.serve(stream)) {
                 tracing::error!(%error, "no thread for a peer connection");
             }
         }

@@ -26,6 +26,8 @@ pub trait Handler: Send + Sync + 'static {
     fn is_vouched_for(&self, peer: u64) -> bool;
     /// A peer has said that this node must not run, for `reason`.
     fn cast_out(&self, reason: &str);
+    /// A thread of the transport has panicked, for `reason`: the node must end.
+    fn failed(&self, reason: &str);
 }
 
 /// Counters for the metrics page.

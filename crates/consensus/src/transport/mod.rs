@@ -25,6 +25,7 @@ pub use outbox::OUTBOX_BYTES_MAX;
 use crate::frame::FrameBuffer;
 use crate::greeting::{DialError, Greeting, Purpose, Who, dial};
 use crate::group::GroupId;
+use crate::guarded;
 use crate::message::PeerMessage;
 use acceptor::Acceptor;
 use holders::{Addresses, Holders};
@@ -108,7 +109,7 @@ impl Transport {
         });
         // Before the first greeting comes: only members are welcome.
         transport.set_peers(peers);
-        std::thread::Builder::new().name("peer-accept".into()).spawn(move || accepting.accept(&listener))?;
+        spawn(&transport.handler, "peer-accept", move || accepting.accept(&listener))?;
         Ok(transport)
     }
 
@@ -130,9 +131,8 @@ impl Transport {
         for id in new {
             let outbox = Arc::new(Outbox::default());
             let (transport, writing) = (Arc::clone(self), Arc::clone(&outbox));
-            let spawned = std::thread::Builder::new()
-                .name(format!("peer-{:x}", id & 0xffff))
-                .spawn(move || transport.write_to(id, &writing));
+            let name = format!("peer-{:x}", id & 0xffff);
+            let spawned = spawn(&self.handler, &name, move || transport.write_to(id, &writing));
             match spawned {
                 Ok(_) => drop(outboxes.insert(id, outbox)),
                 Err(error) => tracing::error!(%error, "no thread for a peer connection"),
@@ -250,6 +250,12 @@ impl Transport {
         }
         Ok(())
     }
+}
+
+/// Runs a thread of the transport. If it panics, the node ends.
+fn spawn(handler: &Arc<dyn Handler>, name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    let handler = Arc::clone(handler);
+    guarded::spawn(name, move |reason| handler.failed(reason), run).map(drop)
 }
 
 /// Writes all of `parts`, many per system call.

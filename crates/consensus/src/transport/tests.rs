@@ -19,6 +19,7 @@ struct Notes {
     cast_out: Mutex<Vec<String>>,
     /// Peers whose connections broke, or could not be made.
     lost: Mutex<Vec<u64>>,
+    failed: Mutex<Vec<String>>,
     changed: Condvar,
     /// Members and disks that are not theirs.
     other_disks: Mutex<Vec<(u64, u64)>>,
@@ -27,6 +28,7 @@ struct Notes {
 impl Handler for Notes {
     fn received(&self, _: u64, _: GroupId, message: PeerMessage) {
         if let PeerMessage::ForwardReply { request, .. } = message {
+            assert_ne!(request, u64::MAX, "no node has sent so much");
             self.received.lock().push(request);
             self.changed.notify_all();
         }
@@ -49,6 +51,10 @@ impl Handler for Notes {
     }
     fn cast_out(&self, reason: &str) {
         self.cast_out.lock().push(reason.into());
+        self.changed.notify_all();
+    }
+    fn failed(&self, reason: &str) {
+        self.failed.lock().push(reason.into());
         self.changed.notify_all();
     }
 }
@@ -190,6 +196,22 @@ fn a_member_that_is_connected_when_it_is_removed_is_told_so() {
         std::thread::yield_now();
     }
     assert!(other.wait_cast_out().contains("member 0000000000000002 was removed"));
+}
+
+/// The node went on without the thread, deaf to a peer.
+#[test]
+fn a_thread_of_the_transport_that_panics_ends_the_node() {
+    let (peer, other) = (Process::start(1), Process::start(2));
+    other.transport.set_peers(&BTreeMap::from([(1, peer.address())]));
+    while !other.transport.send(1, frame(u64::MAX)) {
+        std::thread::yield_now();
+    }
+    let mut reasons = peer.notes.failed.lock();
+    while reasons.is_empty() {
+        let timeout = peer.notes.changed.wait_for(&mut reasons, Duration::from_secs(30));
+        assert!(!timeout.timed_out(), "nobody was told");
+    }
+    assert!(reasons[0].contains("peer-read") && reasons[0].contains("no node has sent"), "{reasons:?}");
 }
 
 fn frame(request: u64) -> PeerMessage {

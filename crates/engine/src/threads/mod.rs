@@ -13,9 +13,10 @@
 //! the inbox and the appends. The raft thread waits while more than [`work::BYTES_MAX`] wait to be applied.
 //!
 //! However a thread ends, it drops what waits for it, so that nobody waits for an answer from a thread that
-//! is gone.
+//! is gone. One that panics ends the replica, with the reason.
 
 mod apply;
+mod lag;
 mod log;
 mod raft;
 mod send;
@@ -43,9 +44,8 @@ impl Threads {
     /// Waits until all have ended, which [`Input::Stop`](super::input::Input::Stop) asks them to.
     pub(crate) fn join(self) {
         for handle in self.handles {
-            if handle.join().is_err() {
-                tracing::error!("a thread of the replica panicked");
-            }
+            // A panic ended the replica when it happened: it was caught then.
+            let _ = handle.join();
         }
     }
 }

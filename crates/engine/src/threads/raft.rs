@@ -1,5 +1,6 @@
 //! The raft thread: feeds inputs to the replica and carries out its effects.
 
+use super::lag::Lag;
 use super::send::send;
 use super::work::{Work, WorkQueue};
 use crate::input::{Input, ReceivedSnapshot};
@@ -22,11 +23,10 @@ pub(super) struct RaftThread {
     work: Arc<WorkQueue>,
     /// The snapshot that was offered to the replica, until it accepts or refuses it.
     received: Option<Box<ReceivedSnapshot>>,
-    /// When a message of the leader last came, in milliseconds of [`Shared::now_ms`], and what was committed
-    /// by then.
-    heard: (u64, u64),
+    lag: Lag,
     alone: alone::Watch,
     wall_clock: clock::Watch,
+    replayed: bool,
 }
 
 impl RaftThread {
@@ -42,9 +42,10 @@ impl RaftThread {
             appends,
             work,
             received: None,
-            heard: (0, 0),
+            lag: Lag::default(),
             alone: alone::Watch::default(),
             wall_clock: clock::Watch::default(),
+            replayed: false,
         }
     }
 
@@ -56,11 +57,18 @@ impl RaftThread {
         self.replica.set_wall(self.shared.clock.wall());
         self.publish_status();
         self.publish_time();
+        // Invariant: One disk per member. It campaigns only once it may take part.
+        if self.shared.is_settled() {
+            self.replica.lead_alone();
+            self.work_off();
+        }
+        self.note_replay(self.shared.published.load().progress.index);
         while self.shared.inbox.take(&mut inputs, Some(next_tick)) {
             // Lets those who are about to push do so first: what comes together is proposed and confirmed
             // together. This costs an idle machine nothing and makes a busy one's batches larger.
             std::thread::yield_now();
             self.shared.inbox.take_more(&mut inputs);
+            // After everything that is about to be fed in has come.
             self.replica.pass(self.shared.now_ms());
             let mut stop = false;
             for input in inputs.drain(..) {
@@ -112,24 +120,14 @@ impl RaftThread {
         if group != GROUP {
             return;
         }
-        let overloaded = self.replica.queued() > self.shared.settings.limits.commands_in_flight_max;
-        if let PeerMessage::Forward { request, .. } = &message
-            && overloaded
-        {
-            self.replica.refuse_forward(from, *request);
-            return;
-        }
-        let consensus = matches!(message, PeerMessage::Raft(_));
         self.replica.step(from, message);
-        if consensus && from == self.replica.leader() {
-            self.heard = (self.shared.now_ms(), self.replica.committed());
-            self.refresh(self.shared.published.load().progress.index);
-        }
+        self.note_freshness();
     }
 
     fn applied(&mut self, index: Index) {
         self.replica.applied(index.0);
         self.refresh(index);
+        self.note_replay(index);
         // What an entry left over because of its bounds follows at once: no clock has to reach it.
         let stamp = self.shared.published.load().progress.stamp;
         if self.shared.next_deadline.load(Ordering::Relaxed) <= stamp.0 {
@@ -149,18 +147,31 @@ impl RaftThread {
         }
     }
 
+    /// `applied` is published: tells those who wait to serve clients when it is enough.
+    fn note_replay(&mut self, applied: Index) {
+        if !self.replayed && self.replica.has_replayed(applied.0) {
+            self.replayed = true;
+            self.shared.set_replayed();
+        }
+    }
+
     fn update_alone(&mut self) {
         let applied = self.shared.published.load().progress.index;
         let (only_member, committed) = (self.replica.is_only_member(), self.replica.committed());
         self.alone.update(only_member, committed, applied.0, &self.shared.alone);
     }
 
-    /// If everything is applied that was committed when the leader was last heard, this replica was up to
-    /// date then.
-    fn refresh(&self, applied: Index) {
-        let (at_ms, committed) = self.heard;
-        if applied.0 >= committed {
-            self.shared.fresh_at_ms.fetch_max(at_ms, Ordering::Relaxed);
+    /// The leader may have said what must be applied to be how fresh.
+    fn note_freshness(&mut self) {
+        if let Some(freshness) = self.replica.take_freshness() {
+            self.lag.note(freshness);
+            self.refresh(self.shared.published.load().progress.index);
+        }
+    }
+
+    fn refresh(&mut self, applied: Index) {
+        if let Some(as_of_ms) = self.lag.applied(applied) {
+            self.shared.set_fresh_at(as_of_ms);
         }
     }
 
@@ -173,11 +184,12 @@ impl RaftThread {
         // Both clocks at one moment: feeding may have taken a while.
         self.replica.pass(self.shared.now_ms());
         self.replica.set_wall(self.shared.clock.wall());
+        self.replica.set_full(self.shared.disk_full.load(Ordering::Relaxed));
         self.replica.tick();
         self.watch_wall_clock(now);
         self.work.extend([Work::Tick(self.replica.ticks())]);
+        self.note_freshness();
         if self.replica.is_leader() {
-            self.shared.fresh_at_ms.store(self.shared.now_ms(), Ordering::Relaxed);
             if self.replica.time().0 >= self.shared.next_deadline.load(Ordering::Relaxed) {
                 self.let_expire();
             }
@@ -273,7 +285,8 @@ impl RaftThread {
         installed
     }
 
-    fn publish_status(&self) {
+    fn publish_status(&mut self) {
+        let known_committed = self.replica.freshness().map(|freshness| freshness.committed);
         let replica = &self.replica;
         let configuration = replica.configuration();
         self.shared.raft.send_replace(Arc::new(RaftStatus {
@@ -281,6 +294,8 @@ impl RaftThread {
             term: replica.term(),
             is_leader: replica.is_leader(),
             committed: replica.committed(),
+            known_committed,
+            applied: replica.known_applied(),
             queued: replica.queued(),
             followers: replica.followers(),
             voters: configuration.voters.clone(),

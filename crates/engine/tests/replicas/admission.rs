@@ -1,7 +1,7 @@
 //! What a replica refuses before it is done, and what becomes of commands that no leader takes.
 
 use crate::cluster::{Cluster, in_time, put, put_of, settings};
-use quoin_engine::{Engine, Limits, ProposeError, RaftConfig, Settings};
+use quoin_engine::{Consistency, Engine, Limits, ProposeError, RaftConfig, ReadError, Settings};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
@@ -72,5 +72,50 @@ async fn many_commands_together_are_refused_one_by_one() {
         errors[..],
         [None, Some(ProposeError::TooLarge { .. }), None, None, Some(ProposeError::Busy)]
     ));
+    cluster.stop().await;
+}
+
+/// It was refused for ever: with its own bytes it was above the bound before it began.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_larger_than_the_bound_on_bytes_goes_alone() {
+    let limits = Limits { command_bytes_in_flight_max: 1000, ..Limits::default() };
+    let cluster = Cluster::start(1, &Settings { limits, ..settings() });
+    let engine = cluster.leader().await;
+    // The member's own record goes first, and once.
+    in_time("the command to be alone", async {
+        while let Err(error) = propose(&engine, 2000).await {
+            assert_eq!(error, ProposeError::Busy);
+        }
+    })
+    .await;
+    let mut one = Box::pin(propose(&engine, 2000));
+    let begun = begin(one.as_mut());
+    // Only while the first is under way is there no room for a second.
+    let second = propose(&engine, 2000).await;
+    assert!(second.is_ok() || second == Err(ProposeError::Busy) && begun.is_pending(), "{second:?}");
+    if begun.is_pending() {
+        in_time("an answer", one).await.unwrap();
+    }
+    cluster.stop().await;
+}
+
+/// Nothing bounded the reads that waited for a leader.
+#[tokio::test(flavor = "multi_thread")]
+async fn reads_beyond_the_bound_are_refused() {
+    let limits = Limits { reads_in_flight_max: 2, ..Limits::default() };
+    let raft = RaftConfig { tick_ms: 10, ..RaftConfig::default() };
+    let cluster = Cluster::start_one_of(3, &Settings { limits, raft, ..settings() });
+    let engine = cluster.members[0].engine();
+    let mut waiting: Vec<_> = (0..2).map(|_| Box::pin(engine.read(Consistency::Linearizable))).collect();
+    assert!(waiting.iter_mut().all(|read| begin(read.as_mut()).is_pending()));
+    assert_eq!(engine.read(Consistency::Linearizable).await.err(), Some(ReadError::Busy));
+    engine.read(Consistency::ANY).await.expect("it waits for nobody");
+    // A client that disconnects gives its share back.
+    waiting.pop();
+    let mut another = Box::pin(engine.read(Consistency::Linearizable));
+    assert!(begin(another.as_mut()).is_pending());
+    for read in [waiting.remove(0), another] {
+        assert_eq!(in_time("giving up", read).await.err(), Some(ReadError::NoLeader));
+    }
     cluster.stop().await;
 }

@@ -1,7 +1,7 @@
 //! Replicas, and what the tests do to them.
 
 use bytes::Bytes;
-use quoin_consensus::log::RealDisk;
+use quoin_consensus::log::{Disk, RealDisk, SimDisk};
 use quoin_core::{Command, Reply, Revision, kv, system};
 use quoin_engine::{
     Consistency, Engine, Founding, HistoryConfig, Limits, LogConfig, OpenError, Opened, Owner, ProposeError,
@@ -79,7 +79,16 @@ impl Member {
         founding: Option<&Founding>,
         known_peers: BTreeMap<u64, String>,
     ) {
-        let mut opened = self.open(founding).unwrap();
+        self.start_opened(self.open(founding).unwrap(), founding, listener, known_peers);
+    }
+
+    fn start_opened(
+        &mut self,
+        mut opened: Opened,
+        founding: Option<&Founding>,
+        listener: TcpListener,
+        known_peers: BTreeMap<u64, String>,
+    ) {
         if !self.owner.settled {
             let settled = Arc::clone(&self.settled);
             let settle = move |disks: &BTreeMap<u64, u64>| {
@@ -94,6 +103,10 @@ impl Member {
     /// Reads, or founds, what is on its disk.
     pub(crate) fn open(&self, founding: Option<&Founding>) -> Result<Opened, OpenError> {
         let disk = Arc::new(RealDisk::open(&self.folder.path().join("log")).unwrap());
+        self.open_on(disk, founding)
+    }
+
+    fn open_on(&self, disk: Arc<dyn Disk>, founding: Option<&Founding>) -> Result<Opened, OpenError> {
         Opened::open(self.owner.clone(), self.folder.path(), disk, self.settings.clone(), founding)
     }
 
@@ -167,6 +180,17 @@ impl Cluster {
             member.start(listener, Some(&founding), BTreeMap::new());
         }
         cluster
+    }
+
+    /// As [`Self::start`], with the members' logs on disks in memory, which are returned in the order of the members.
+    pub(crate) fn start_in_memory(count: u64, settings: &Settings) -> (Self, Vec<Arc<SimDisk>>) {
+        let (mut cluster, listeners, founding) = Self::found(count, settings);
+        let disks: Vec<_> = (0..count).map(|_| Arc::new(SimDisk::new())).collect();
+        for ((member, listener), disk) in cluster.members.iter_mut().zip(listeners).zip(&disks) {
+            let opened = member.open_on(Arc::clone(disk) as _, Some(&founding)).unwrap();
+            member.start_opened(opened, Some(&founding), listener, BTreeMap::new());
+        }
+        (cluster, disks)
     }
 
     /// As [`Self::start`], but starts only the first member, as one that the others know: there is no

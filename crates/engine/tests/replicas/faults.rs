@@ -1,16 +1,20 @@
 //! A disk that fails and a disk that is full. The log lies on a disk in memory that can be told to.
 
-use crate::cluster::{CLUSTER, in_time, put, put_of, read, settings, until};
-use quoin_consensus::log::SimDisk;
+use crate::cluster::{CLUSTER, Cluster, in_time, put, put_of, read, settings, until};
+use quoin_consensus::log::{Disk, DiskFile, SimDisk};
 use quoin_core::system;
-use quoin_engine::{Consistency, Engine, Founding, Opened, Owner, ProposeError, ReadError, Running};
+use quoin_engine::{
+    Consistency, Engine, Founding, Opened, Owner, ProposeError, ReadError, Running, Settings, StoreConfig,
+};
 use std::collections::BTreeMap;
+use std::io::{self, IoSlice};
 use std::net::TcpListener;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use tempfile::TempDir;
 
 /// A replica of one on `disk`. The folder, which has its store, must outlive it.
-async fn start(disk: &Arc<SimDisk>) -> (TempDir, Running, Engine) {
+async fn start(disk: &Arc<impl Disk>) -> (TempDir, Running, Engine) {
     let folder = tempfile::tempdir().unwrap();
     let founding = Founding::of(vec![system::Member { id: 1, ..system::Member::default() }]);
     let owner = Owner { cluster: CLUSTER, id: 1, disk: 1, ..Owner::default() };
@@ -73,4 +77,107 @@ async fn a_replica_stops_while_its_disk_is_full() {
     until(&engine, "the full disk to be noticed", || engine.no_space()).await;
     stop(running).await;
     assert_eq!(in_time("an answer", waiting).await.unwrap(), Err(ProposeError::Stopped));
+}
+
+/// The leader led on, and nobody could write for as long as its disk was full.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_whose_disk_is_full_hands_over() {
+    let store = StoreConfig { reserve_bytes: 0, ..settings().store };
+    let (cluster, disks) = Cluster::start_in_memory(3, &Settings { store, ..settings() });
+    let old = cluster.leader().await;
+    put(&old, "k", "1").await;
+    disks[old.id() as usize - 1].set_room(0);
+    // More than a segment has, so the log needs a new one.
+    let proposing = old.clone();
+    let large = tokio::spawn(async move { proposing.propose(put_of("large", vec![1; 100_000])).await });
+    let other = cluster.engines().find(|engine| engine.id() != old.id()).unwrap();
+    until(&other, "another leader", || ![0, old.id()].contains(&other.raft().leader)).await;
+    for number in 0..10 {
+        put(&other, "k", number.to_string()).await;
+    }
+    assert_eq!(read(&other, "k").await.unwrap(), "9");
+    assert_eq!(old.propose(put_of("k", "refused")).await, Err(ProposeError::NoSpace));
+    disks[old.id() as usize - 1].set_room(u64::MAX);
+    let _ = in_time("an answer", large).await.unwrap();
+    assert_eq!(read(&old, "k").await.unwrap(), "9");
+    cluster.stop().await;
+}
+
+/// The full node's own bounds refused its alarm.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_follower_raises_the_alarm_through_the_leader() {
+    let (cluster, disks) = Cluster::start_in_memory(3, &settings());
+    let (leader, follower) = (cluster.leader().await, cluster.follower().await);
+    put(&leader, "k", "1").await;
+    disks[follower.id() as usize - 1].set_room(0);
+    put(&leader, "large", vec![1; 100_000]).await;
+    until(&leader, "the alarm", || leader.no_space()).await;
+    let alarms = system::alarms(leader.latest().view()).unwrap();
+    assert_eq!(alarms.iter().map(|alarm| alarm.member).collect::<Vec<_>>(), [follower.id()]);
+    cluster.stop().await;
+}
+
+/// A disk whose driver breaks its own invariant when told to.
+struct BreakingDisk {
+    disk: SimDisk,
+    broken: Arc<AtomicBool>,
+}
+
+struct BreakingFile {
+    file: Arc<dyn DiskFile>,
+    broken: Arc<AtomicBool>,
+}
+
+impl BreakingDisk {
+    fn wrap(&self, file: Arc<dyn DiskFile>) -> Arc<dyn DiskFile> {
+        Arc::new(BreakingFile { file, broken: Arc::clone(&self.broken) })
+    }
+}
+
+impl Disk for BreakingDisk {
+    fn list(&self) -> io::Result<Vec<String>> {
+        self.disk.list()
+    }
+    fn create(&self, name: &str, bytes: u64) -> io::Result<Arc<dyn DiskFile>> {
+        self.disk.create(name, bytes).map(|file| self.wrap(file))
+    }
+    fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        self.disk.open(name).map(|file| self.wrap(file))
+    }
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.disk.remove(name)
+    }
+    fn free_space(&self) -> io::Result<u64> {
+        self.disk.free_space()
+    }
+}
+
+impl DiskFile for BreakingFile {
+    fn size(&self) -> io::Result<u64> {
+        self.file.size()
+    }
+    fn write_at(&self, offset: u64, parts: &mut [IoSlice<'_>]) -> io::Result<()> {
+        self.file.write_at(offset, parts)
+    }
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        self.file.read_at(offset, buffer)
+    }
+    fn sync(&self) -> io::Result<()> {
+        assert!(!self.broken.load(Ordering::SeqCst), "the driver is broken");
+        self.file.sync()
+    }
+}
+
+/// Whoever waited for the log thread waited for ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_thread_that_panics_ends_the_replica_with_the_reason() {
+    let disk = Arc::new(BreakingDisk { disk: SimDisk::new(), broken: Arc::default() });
+    let (_folder, running, engine) = start(&disk).await;
+    put(&engine, "k", "1").await;
+    disk.broken.store(true, Ordering::SeqCst);
+    let lost = in_time("an answer", engine.propose(put_of("k", "2"))).await;
+    assert_eq!(lost, Err(ProposeError::Stopped), "nobody knows whether it will be found in the log");
+    let reason = in_time("the end", running.failed()).await;
+    assert!(reason.contains("\"log\" panicked") && reason.contains("the driver is broken"), "{reason}");
+    stop(running).await;
 }

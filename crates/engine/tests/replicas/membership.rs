@@ -1,9 +1,9 @@
 //! Members come and go.
 
-use crate::cluster::{CLUSTER, Cluster, Member, in_time, put, read, settings, until};
+use crate::cluster::{CLUSTER, Cluster, Member, in_time, put, put_of, read, settings, until};
 use quoin_core::system;
 use quoin_engine::join::{JoinAnswer, ask};
-use quoin_engine::{Engine, MemberChange, MemberError};
+use quoin_engine::{Engine, MemberChange, MemberError, ProposeError};
 
 async fn ask_at(address: String, own: String, disk: u64) -> (u64, JoinAnswer) {
     let asking = tokio::task::spawn_blocking(move || ask(&address, &own, disk));
@@ -140,5 +140,42 @@ async fn a_member_that_was_away_hears_a_leader_that_it_does_not_know() {
     assert_eq!(read(&back, "after").await.unwrap(), "1");
     drop((leader, back, witness));
     newcomer.stop().await;
+    cluster.stop().await;
+}
+
+/// Its raft thread panicked when entries that it had proposed after its removal were written.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_is_removed_under_load() {
+    let mut cluster = Cluster::start(3, &settings());
+    let leader = cluster.leader().await;
+    let gone = leader.id();
+    let answering = |id| progress_of(&leader, id).is_some_and(|(_, active)| active);
+    until(&leader, "the others to answer", || (1..=3).all(|id| id == gone || answering(id))).await;
+    let load = |engine: Engine, writer: usize| {
+        tokio::spawn(async move {
+            for number in 0.. {
+                match engine.propose(put_of(&format!("{writer}/{number}"), vec![0; 1000])).await {
+                    Ok(_) | Err(ProposeError::NoLeader | ProposeError::LeaderChanged) => {}
+                    Err(_) => return number,
+                }
+            }
+            unreachable!("it ends with the replica")
+        })
+    };
+    let writers: Vec<_> = (0..32).map(|writer| load(leader.clone(), writer)).collect();
+    put(&leader, "under load", "1").await;
+    let removed = in_time("the removal", leader.change_members(MemberChange::Remove(gone))).await;
+    assert!(matches!(removed, Ok(_) | Err(MemberError::Propose(ProposeError::Stopped))), "{removed:?}");
+    let reason = in_time("being told", cluster.member(gone).running().failed()).await;
+    assert!(reason.contains("was removed from"), "{reason}");
+    for writer in writers {
+        assert!(in_time("the end of the load", writer).await.unwrap() > 0);
+    }
+    drop(leader);
+    cluster.member(gone).stop().await;
+    let leader = cluster.leader().await;
+    assert_eq!(leader.members().unwrap().len(), 2);
+    put(&leader, "after", "1").await;
+    assert_eq!(read(&cluster.follower().await, "under load").await.unwrap(), "1");
     cluster.stop().await;
 }

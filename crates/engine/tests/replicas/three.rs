@@ -60,21 +60,57 @@ async fn a_replica_that_is_cut_off_serves_old_state_only_to_who_accepts_it() {
     drop(leader);
     let follower = cluster.follower().await;
     assert_eq!(read(&follower, "k").await.unwrap(), "1");
+    until(&follower, "it to know how far it lags", || follower.status().lag_ms.is_some()).await;
     for id in (1..=3).filter(|id| *id != follower.id()) {
         cluster.member(id).stop().await;
     }
     let bounded = |max_lag_ms| {
-        let consistency = Consistency::Local { max_lag_entries: Some(0), max_lag_ms: Some(max_lag_ms) };
+        let consistency = Consistency::Local { max_lag_entries: None, max_lag_ms: Some(max_lag_ms) };
         follower.read(consistency)
     };
-    until(&follower, "a lag of 200 ms", || follower.status().lag_ms > 200).await;
+    until(&follower, "a lag of 200 ms", || follower.status().lag_ms > Some(200)).await;
     let Err(ReadError::Lagging { lag_ms, .. }) = bounded(200).await else {
         panic!("an old state was served")
     };
-    assert!(lag_ms > 200);
+    assert!(lag_ms > Some(200));
     assert_eq!(value(&bounded(600_000).await.unwrap(), "k").unwrap(), "1");
     assert_eq!(value(&follower.read(Consistency::ANY).await.unwrap(), "k").unwrap(), "1");
+    // It had said 0: nothing had told it of more.
+    until(&follower, "it to miss its leader", || follower.raft().leader == 0).await;
+    let any_number = Consistency::Local { max_lag_entries: Some(u64::MAX - 1), max_lag_ms: None };
+    let unknown = follower.read(any_number).await.err();
+    assert!(matches!(unknown, Some(ReadError::Lagging { lag_entries: None, .. })), "{unknown:?}");
     let linearizable = in_time("a refusal", follower.read(Consistency::Linearizable)).await;
     assert_eq!(linearizable.err(), Some(ReadError::NoLeader));
+    cluster.stop().await;
+}
+
+/// Lag was measured against what the replica itself knew, which after a start was its own state: it said 0.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restarted_replica_that_hears_nobody_does_not_know_how_far_it_lags() {
+    let mut cluster = Cluster::start(3, &settings());
+    let stopped = cluster.follower().await.id();
+    put(&cluster.leader().await, "k", "1").await;
+    for id in 1..=3 {
+        cluster.member(id).stop().await;
+    }
+    cluster.member(stopped).restart().await;
+    let engine = cluster.member(stopped).engine();
+    in_time("the log", cluster.member(stopped).running().replayed()).await.unwrap();
+    until(&engine, "some ticks", || engine.raft().term > 0).await;
+    assert_eq!(engine.status().lag_ms, None);
+    assert!(!engine.is_caught_up());
+    for (max_lag_entries, max_lag_ms) in [(Some(1_000_000), None), (None, Some(1_000_000))] {
+        let refused = engine.read(Consistency::Local { max_lag_entries, max_lag_ms }).await.err();
+        assert_eq!(refused, Some(ReadError::Lagging { lag_entries: None, lag_ms: None }));
+    }
+    engine.read(Consistency::ANY).await.unwrap();
+    let page = String::from_utf8(engine.metrics_page()).unwrap();
+    assert!(page.contains("\nquoin_lag_seconds inf\n"), "{page}");
+    // With a second one there is a majority, and a leader that says how far everybody is.
+    cluster.member(stopped % 3 + 1).restart().await;
+    let bounded = Consistency::Local { max_lag_entries: Some(0), max_lag_ms: Some(600_000) };
+    until(&engine, "it to be up to date", || engine.is_caught_up() && engine.status().lag_ms.is_some()).await;
+    engine.read(bounded).await.unwrap();
     cluster.stop().await;
 }

@@ -1,6 +1,7 @@
 //! All replicas, and how far each says that it has applied.
 
 use crate::error::Error;
+use quoin_core::Index;
 use quoin_core::system::Member;
 use quoin_engine::{Engine, RaftStatus};
 use quoin_proto::etcdserverpb::StatusRequest;
@@ -63,7 +64,7 @@ fn replica(raft: &RaftStatus, own: u64, member: Member, applied_index: Option<u6
         client_urls: member.client_urls,
         self_: member.id == own,
         applied_index,
-        lag_entries: applied_index.map(|applied| raft.committed.saturating_sub(applied)),
+        lag_entries: applied_index.and_then(|applied| raft.lag_entries(Index(applied))),
         matched_index: matched.map(|(_, index, _)| *index),
     }
 }

@@ -12,7 +12,7 @@ use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use quoin_core::StoreError;
 use quoin_core::ledger::{AccountCode, Code};
-use quoin_engine::ProposeError;
+use quoin_engine::{ProposeError, ReadError};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -102,6 +102,7 @@ impl From<Error> for Problem {
     fn from(error: Error) -> Self {
         match error {
             Error::Propose(error) => propose(error),
+            Error::Read(ReadError::Busy) => too_many_requests(),
             Error::Read(error) => unavailable(format!("{error}; ask again, or another replica")),
             Error::Etcd(Known::NoSpace) => no_space(),
             Error::Etcd(Known::TooManyRequests) => too_many_requests(),
@@ -208,7 +209,6 @@ impl From<AccountCode> for Problem {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use quoin_engine::ReadError;
 
     fn rendered(error: impl Into<Error>) -> (u16, String, Option<u32>) {
         let problem = Problem::from(error.into());
@@ -250,7 +250,7 @@ mod tests {
         assert_eq!(rendered(Error::unavailable("why")), (503, "unavailable".to_owned(), Some(1)));
         assert_eq!(rendered(Known::Compacted), (400, "out_of_range".to_owned(), None));
         assert_eq!(rendered(Known::NoSpace), (507, "no_space".to_owned(), None));
-        let lagging = ReadError::Lagging { lag_entries: 7, lag_ms: 1500 };
+        let lagging = ReadError::Lagging { lag_entries: Some(7), lag_ms: Some(1500) };
         assert_eq!(rendered(lagging), (503, "unavailable".to_owned(), Some(1)));
     }
 }
