@@ -9,7 +9,7 @@
 //!
 //! Shared by them: `commands.rs` (the way through the engine), `consistency.rs` (how fresh a read is),
 //! `page.rs` (page sizes), `ledger/` (what its two wires share), `error/` (one type, rendered once per wire).
-//! `preface.rs` turns away connections that do not speak their port's protocol. `http/mod.rs` also has the
+//! `budget.rs` bounds the bytes of all requests together. `preface.rs` turns away connections that do not speak their port's protocol. `http/mod.rs` also has the
 //! pages for operators.
 //!
 //! An adapter decodes, validates, and turns requests into [`quoin_core`]'s commands and queries; nothing
@@ -21,6 +21,7 @@
 //! **Invariant: Bounded.** Streams per connection, and bytes of a request and of an answer, are settings
 //! (`limits.*`); each queue of an adapter has its bound beside it.
 
+mod budget;
 mod changes;
 mod commands;
 mod consistency;
@@ -41,6 +42,7 @@ pub mod fuzz {
     pub use super::resp::exercise::requests;
 }
 
+use budget::{Budget, Charging};
 use life::Life;
 use preface::{Checked, CheckedListener, Protocol};
 use quoin_engine::Engine;
@@ -95,14 +97,18 @@ pub fn serve(
     let life = Life(stopping);
     let (reporter, health_service) = tonic_health::server::health_reporter();
     let streams_max = engine.limits().streams_per_connection_max;
+    let budget = Budget::new(&engine);
     let book = ledger::Book::start(engine.clone());
     let routes = grpc::routes(&engine, &library, &book, &life)?.add_service(health_service);
     let garbage = engine.metrics().client_garbage.clone();
     let incoming = TcpIncoming::from(into_tokio(clients)?).with_nodelay(Some(true));
     let connections = incoming
         .map(move |accepted| accepted.map(|stream| Checked::new(stream, Protocol::Http2, garbage.clone())));
-    let http = http::routes(engine.clone()).merge(http::ledger::routes(book, life.clone()));
+    let http = http::routes(engine.clone())
+        .merge(http::charged(budget.clone(), http::ledger::routes(book, life.clone())));
+    let message_bytes_max = grpc::message_bytes_max(&engine);
     let server = Server::builder()
+        .layer(Charging { budget: budget.clone(), message_bytes_max })
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .max_concurrent_streams(streams_max)
@@ -113,7 +119,7 @@ pub fn serve(
         .serve_with_incoming_shutdown(connections, async move { life.ended().await });
     let operators = CheckedListener::new(into_tokio(operators)?, engine.metrics().http_garbage.clone());
     let pages = axum::serve(operators, http);
-    let redis = resp::serve(engine.clone(), library, into_tokio(redis)?, Life(stop.subscribe()));
+    let redis = resp::serve(engine.clone(), library, budget, into_tokio(redis)?, Life(stop.subscribe()));
     Ok(Servers {
         stop,
         grpc: tokio::spawn(server),

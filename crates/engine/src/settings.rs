@@ -148,8 +148,8 @@ settings! {
         /// Maximum commands under way on this node, and again as many that followers have forwarded to it; more
         /// are refused as too many requests. Default 100000, at least 1, at most 10000000.
         pub commands_in_flight_max: usize = 100_000,
-        /// Maximum bytes of the commands under way on this node, and again as many of forwarded ones; more are
-        /// refused as too many requests. Default 256 MiB, at least 1 KiB, at most 1 TiB.
+        /// Maximum bytes of the requests and commands under way on this node, and again as many of forwarded
+        /// ones; more are refused as too many requests. Default 256 MiB, at least 1 KiB, at most 1 TiB.
         pub command_bytes_in_flight_max: usize = 256 << 20,
         /// Maximum linearizable reads that wait on this node for a leader to confirm what is newest; more are
         /// refused as too many requests. Default 100000, at least 1, at most 10000000.

@@ -34,6 +34,25 @@ const REQUEST_OVERHEAD_BYTES: usize = 512 << 10;
 /// Size of a batch, or of a message of a stream, in requests of the largest size.
 const REQUESTS_PER_BATCH: usize = 16;
 
+/// Maximum bytes of any message.
+pub(crate) fn message_bytes_max(engine: &Engine) -> usize {
+    (engine.limits().request_bytes_max + REQUEST_OVERHEAD_BYTES) * REQUESTS_PER_BATCH
+}
+
+/// Whether the calls of a method take any number of messages.
+pub(crate) fn streams(path: &str) -> bool {
+    matches!(
+        path,
+        "/etcdserverpb.Watch/Watch"
+            | "/etcdserverpb.Lease/LeaseKeepAlive"
+            | "/quoin.kv.v1.Kv/Stream"
+            | "/quoin.ledger.v1.Ledger/Stream"
+            | "/quoin.route.v1.Route/PutStream"
+            | "/quoin.route.v1.Route/GetStream"
+            | "/quoin.table.v1.Table/LookupStream"
+    )
+}
+
 /// All services, except health.
 pub(crate) fn routes(
     engine: &Engine,
@@ -43,7 +62,7 @@ pub(crate) fn routes(
 ) -> io::Result<Routes> {
     let engine = || engine.clone();
     let request_max = engine().limits().request_bytes_max + REQUEST_OVERHEAD_BYTES;
-    let batch_max = request_max * REQUESTS_PER_BATCH;
+    let batch_max = message_bytes_max(&engine());
     let mut routes = Routes::builder();
     routes
         .add_service(
@@ -79,4 +98,46 @@ fn reflection() -> tonic_reflection::server::Builder<'static> {
     tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(quoin_proto::FILE_DESCRIPTOR_SET)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    /// Calls `see` with the path of each method in the texts below `folder`, and whether it takes a stream.
+    fn methods(folder: &Path, see: &mut impl FnMut(&str, bool)) {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                methods(&path, see);
+            } else if path.extension().is_some_and(|extension| extension == "proto") {
+                let text = std::fs::read_to_string(&path).unwrap();
+                let (mut package, mut service) = ("", "");
+                for line in text.lines() {
+                    let words: Vec<&str> =
+                        line.split([' ', '(', ';', '{']).filter(|word| !word.is_empty()).collect();
+                    match words[..] {
+                        ["package", name, ..] => package = name,
+                        ["service", name, ..] => service = name,
+                        ["rpc", name, first, ..] => {
+                            see(&format!("/{package}.{service}/{name}"), first == "stream")
+                        }
+                        _ => {}
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_methods_that_take_streams_are_known() {
+        let mut streaming = 0;
+        let proto = Path::new(env!("CARGO_MANIFEST_DIR")).join("../proto");
+        methods(&proto, &mut |path, stream| {
+            assert_eq!(streams(path), stream, "{path}");
+            streaming += usize::from(stream);
+        });
+        assert_eq!(streaming, 7);
+    }
 }

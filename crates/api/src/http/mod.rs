@@ -1,8 +1,10 @@
 //! HTTP: the ledger's API in `ledger/`, and here the operators' pages `/metrics` (Prometheus), `/livez` (the
 //! process runs) and `/readyz` (it can serve: there is a leader, and the state is not far behind).
 
+mod charge;
 pub(crate) mod ledger;
 
+use crate::budget::Budget;
 use axum::Router;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
@@ -20,6 +22,11 @@ pub(super) fn routes(engine: Engine) -> Router {
         .route("/livez", get(|| async { "ok\n" }))
         .route("/readyz", get(ready))
         .with_state(engine)
+}
+
+/// The pages of `routes`, with the bytes of requests charged to the node's budget.
+pub(super) fn charged(budget: Budget, routes: Router) -> Router {
+    routes.layer(axum::middleware::from_fn_with_state(budget, charge::charge))
 }
 
 async fn metrics(State(engine): State<Engine>) -> impl IntoResponse {

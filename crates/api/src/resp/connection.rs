@@ -15,6 +15,7 @@ use super::session::Session;
 use super::transaction::{atomically, failed};
 use crate::Life;
 use crate::commands::check_key_length;
+use crate::error::{Error, Known};
 use bytes::{Bytes, BytesMut};
 use quoin_core::kv::Increment;
 use std::io;
@@ -32,6 +33,7 @@ const QUOTED_BYTES_MAX: usize = 64;
 pub(super) async fn serve(mut session: Session, mut stream: TcpStream, life: Life) -> io::Result<()> {
     let mut parser = Parser::new(session.server.engine.limits().request_bytes_max);
     let (mut buffer, mut requests) = (BytesMut::with_capacity(READ_BYTES), Requests::default());
+    let share = session.server.budget.share();
     let ended = life.ended();
     tokio::pin!(ended);
     while !session.closing {
@@ -41,7 +43,13 @@ pub(super) async fn serve(mut session: Session, mut stream: TcpStream, life: Lif
             return flush(&mut session, &mut stream).await;
         }
         if requests.is_empty() {
-            buffer.reserve(READ_BYTES.max(parser.lacking()));
+            let lacking = parser.lacking();
+            if !share.hold(charged(buffer.len() + lacking)) {
+                // What follows belongs to the request that was refused.
+                session.reply(&Reply::Error(Error::from(Known::TooManyRequests).resp()));
+                return flush(&mut session, &mut stream).await;
+            }
+            buffer.reserve(READ_BYTES.max(lacking));
             tokio::select! {
                 biased;
                 read = stream.read_buf(&mut buffer) => {
@@ -67,9 +75,15 @@ pub(super) async fn serve(mut session: Session, mut stream: TcpStream, life: Lif
         }
         requests.clear();
         session.end_round().await;
+        share.hold(charged(buffer.len()));
         flush(&mut session, &mut stream).await?;
     }
     Ok(())
+}
+
+/// What is charged for `bytes` of requests. Each connection has room for one read in any case.
+fn charged(bytes: usize) -> usize {
+    if bytes > READ_BYTES { bytes } else { 0 }
 }
 
 async fn flush(session: &mut Session, stream: &mut TcpStream) -> io::Result<()> {

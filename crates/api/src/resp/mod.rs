@@ -37,6 +37,7 @@ mod table;
 mod transaction;
 
 use crate::Life;
+use crate::budget::Budget;
 use quoin_engine::Engine;
 use quoin_library::Library;
 use server::Server;
@@ -52,8 +53,14 @@ use tokio::net::{TcpListener, TcpStream};
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Serves clients until the node stops.
-pub(crate) async fn serve(engine: Engine, library: Arc<Library>, listener: TcpListener, life: Life) {
-    let server = Server::new(engine, library);
+pub(crate) async fn serve(
+    engine: Engine,
+    library: Arc<Library>,
+    budget: Budget,
+    listener: TcpListener,
+    life: Life,
+) {
+    let server = Server::new(engine, library, budget);
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,

@@ -1,6 +1,7 @@
 //! What the connections of a node share.
 
 use super::cursors::Cursors;
+use crate::budget::Budget;
 use quoin_engine::Engine;
 use quoin_library::Library;
 use std::sync::Arc;
@@ -14,6 +15,7 @@ pub(super) struct Server {
     pub(super) engine: Engine,
     pub(super) library: Arc<Library>,
     pub(super) cursors: Cursors,
+    pub(super) budget: Budget,
     connections: AtomicUsize,
     last_id: AtomicU64,
 }
@@ -28,11 +30,12 @@ impl Drop for Place {
 }
 
 impl Server {
-    pub(super) fn new(engine: Engine, library: Arc<Library>) -> Arc<Self> {
+    pub(super) fn new(engine: Engine, library: Arc<Library>, budget: Budget) -> Arc<Self> {
         Arc::new(Self {
             engine,
             library,
             cursors: Cursors::default(),
+            budget,
             connections: AtomicUsize::new(0),
             last_id: AtomicU64::new(0),
         })

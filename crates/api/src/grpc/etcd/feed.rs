@@ -6,6 +6,7 @@ use super::translate;
 use crate::commands::long_read;
 use crate::error::Error;
 use crate::grpc::outbound::Answers;
+use bytes::Bytes;
 use prost::Message;
 use quoin_core::{Change, Event, Revision, Sequence, StoreError, kv};
 use quoin_engine::Engine;
@@ -23,6 +24,10 @@ const PROGRESS_PERIOD: Duration = Duration::from_secs(60);
 /// Maximum changes whose previous values are read on the task's own thread; more are read on one that may
 /// block.
 const LOOKUPS_IN_PLACE_MAX: usize = 64;
+
+/// Bytes of changes after which an answer is closed. What waits for a slow client, encoded and not, is a few
+/// of these.
+pub(super) const ANSWER_BYTES: usize = 128 << 10;
 
 /// A message from the stream to a watch.
 pub(super) enum Control {
@@ -138,6 +143,13 @@ impl Feed {
     }
 
     async fn deliver(&self, events: Vec<Arc<Event>>) -> Result<(), ()> {
+        for events in answers(events) {
+            self.answer(events).await?;
+        }
+        Ok(())
+    }
+
+    async fn answer(&self, events: Vec<Arc<Event>>) -> Result<(), ()> {
         let Some(newest) = events.last().map(|event| event.revision) else { return Ok(()) };
         // The place in the queue comes first, so that the answers of the stream's watches that are ready take no
         // more memory than the queue has places.
@@ -181,6 +193,22 @@ impl Feed {
         };
         if long { long_read(translate).await } else { Ok(translate()?) }
     }
+}
+
+/// Divides events among answers. An event has all of its revision, so none is split.
+fn answers(events: Vec<Arc<Event>>) -> impl Iterator<Item = Vec<Arc<Event>>> {
+    let mut events = events.into_iter();
+    std::iter::from_fn(move || {
+        let (mut answer, mut bytes) = (Vec::new(), 0);
+        while bytes < ANSWER_BYTES
+            && let Some(event) = events.next()
+        {
+            let size = |change: &Change| change.key.len() + change.value.as_ref().map_or(0, Bytes::len);
+            bytes += event.changes.iter().map(size).sum::<usize>();
+            answer.push(event);
+        }
+        (!answer.is_empty()).then_some(answer)
+    })
 }
 
 /// A change as clients see it; `None` if it is filtered out.
@@ -240,10 +268,32 @@ fn fragments(response: WatchResponse, bytes_max: usize) -> Vec<WatchResponse> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use quoin_core::Stamp;
 
     fn event(value: usize) -> mvccpb::Event {
         let kv = mvccpb::KeyValue { key: "k".into(), value: vec![7; value].into(), ..Default::default() };
         mvccpb::Event { kv: Some(kv), ..Default::default() }
+    }
+
+    /// An answer had all that was taken at once, and each slow client had several of them in memory.
+    #[test]
+    fn what_was_taken_at_once_is_sent_in_answers_of_a_bounded_size() {
+        let event = |revision: u64, bytes| {
+            let change = Change { key: "k".into(), value: Some(vec![7; bytes].into()) };
+            let (revision, sequence, stamp) = (Revision(revision), Sequence(revision), Stamp(1));
+            Arc::new(Event { revision, sequence, stamp, changes: vec![change] })
+        };
+        let taken = vec![
+            event(1, 10),
+            event(2, 3 * ANSWER_BYTES),
+            event(3, ANSWER_BYTES - 10),
+            event(4, 9),
+            event(5, 9),
+        ];
+        let sent: Vec<Vec<u64>> =
+            answers(taken).map(|events| events.iter().map(|event| event.revision.0).collect()).collect();
+        assert_eq!(sent, [vec![1, 2], vec![3, 4], vec![5]]);
+        assert_eq!(answers(Vec::new()).count(), 0);
     }
 
     #[test]

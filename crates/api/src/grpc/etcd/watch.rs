@@ -35,8 +35,9 @@ use tonic::{Request, Response, Status, Streaming};
 #[cfg(test)]
 mod tests;
 
-/// Maximum answers that wait for a slow client. One has about a mebibyte of events.
-const RESPONSES_MAX: usize = 16;
+/// Maximum answers that wait for a slow client. One has about [`feed::ANSWER_BYTES`], unless a revision has
+/// more.
+const RESPONSES_MAX: usize = 4;
 /// Maximum watches on a stream.
 const WATCHES_MAX: usize = 100_000;
 /// Maximum requests taken off the stream at once.

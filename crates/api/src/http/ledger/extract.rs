@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 /// Maximum bytes of a request's body.
-pub(super) const BODY_BYTES_MAX: usize = 8 << 20;
+pub(in crate::http) const BODY_BYTES_MAX: usize = 8 << 20;
 /// Maximum bytes of an `Idempotency-Key`.
 const KEY_BYTES_MAX: usize = 256;
 

@@ -16,14 +16,22 @@ mod time;
 mod transfers;
 mod units;
 
+pub(super) use extract::BODY_BYTES_MAX;
+
 use crate::ledger::Book;
 use crate::life::Life;
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
+use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use desk::Desk;
 use utoipa::OpenApi;
 use utoipa_swagger_ui::SwaggerUi;
+
+/// The answer to a request that exceeds what all together may have.
+pub(super) fn too_many_requests() -> Response {
+    problem::too_many_requests().into_response()
+}
 
 /// The ledger's pages.
 pub(crate) fn routes(book: Book, life: Life) -> Router {

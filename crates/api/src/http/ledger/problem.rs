@@ -135,7 +135,7 @@ fn propose(error: ProposeError) -> Problem {
     }
 }
 
-fn too_many_requests() -> Problem {
+pub(super) fn too_many_requests() -> Problem {
     let title = "Too many requests are in flight";
     let detail = "nothing was done; send it again later";
     Problem::new(StatusCode::TOO_MANY_REQUESTS, "too_many_requests", title, detail).with_retry(1)

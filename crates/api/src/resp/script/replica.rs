@@ -2,6 +2,7 @@
 //! a port of its own.
 
 use crate::Life;
+use crate::budget::Budget;
 use crate::grpc::table::Table;
 use crate::testing::{self, MEMBER};
 use quoin_core::system::{self, Alarm, AlarmKind};
@@ -56,7 +57,14 @@ impl Replica {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let listener = crate::into_tokio(listener).unwrap();
-        runtime.spawn(crate::resp::serve(engine.clone(), Arc::clone(&library), listener, Life(ending)));
+        let budget = Budget::new(&engine);
+        runtime.spawn(crate::resp::serve(
+            engine.clone(),
+            Arc::clone(&library),
+            budget,
+            listener,
+            Life(ending),
+        ));
         drop(entered);
         Self {
             runtime,

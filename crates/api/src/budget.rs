@@ -1,0 +1,295 @@
+//! Bytes of requests that clients are sending or wait to have answered, over all client ports of a node.
+//!
+//! **Invariant: Bounded.** A request is charged with its whole length before its bytes are buffered, and
+//! until it is answered. What exceeds `limits.command_bytes_in_flight_max` is refused with
+//! RESOURCE_EXHAUSTED, BUSY or 429, and was not done. A request alone always goes.
+//!
+//! `http/charge.rs` charges HTTP, `resp/connection.rs` Redis's protocol, and [`Charged`] the messages of
+//! gRPC: in a stream, each until the next one is awaited. From then on the engine's own bound counts what is
+//! under way.
+//!
+//! What it deliberately does not count: what the system and HTTP/2's windows hold of a request before it is
+//! looked at, and what decoding adds.
+
+use crate::error::Known;
+use crate::grpc;
+use axum::body::HttpBody;
+use axum::http::{Request, Response};
+use bytes::Bytes;
+use pin_project_lite::pin_project;
+use prometheus::IntCounter;
+use quoin_engine::Engine;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use tonic::Status;
+use tonic::body::Body;
+use tower_layer::Layer;
+use tower_service::Service;
+
+/// The bytes that all requests together may have.
+#[derive(Clone)]
+pub(crate) struct Budget(Arc<Shared>);
+
+struct Shared {
+    bytes_max: usize,
+    held: AtomicUsize,
+    refused: IntCounter,
+}
+
+/// What one request holds; given back when it is dropped. One task at a time changes it.
+pub(crate) struct Share {
+    budget: Budget,
+    held: AtomicUsize,
+}
+
+impl Budget {
+    pub(crate) fn new(engine: &Engine) -> Self {
+        let refused = engine.metrics().commands.with_label_values(&["busy"]);
+        Self::of(engine.limits().command_bytes_in_flight_max, refused)
+    }
+
+    fn of(bytes_max: usize, refused: IntCounter) -> Self {
+        Self(Arc::new(Shared { bytes_max, held: AtomicUsize::new(0), refused }))
+    }
+
+    /// A share of nothing yet.
+    pub(crate) fn share(&self) -> Share {
+        Share { budget: self.clone(), held: AtomicUsize::new(0) }
+    }
+}
+
+impl Share {
+    /// Holds `bytes` from now on, instead of what it held. False where the others leave no room: then it
+    /// holds nothing.
+    pub(crate) fn hold(&self, bytes: usize) -> bool {
+        let Shared { bytes_max, held, refused } = &*self.budget.0;
+        let before = self.held.load(Ordering::Relaxed);
+        // The usual case, which leaves the shared count alone.
+        if bytes == before {
+            return true;
+        }
+        self.held.store(bytes, Ordering::Relaxed);
+        if bytes < before {
+            held.fetch_sub(before - bytes, Ordering::Relaxed);
+            return true;
+        }
+        let others = held.fetch_add(bytes - before, Ordering::Relaxed) - before;
+        if others > 0 && others + bytes > *bytes_max {
+            refused.inc();
+            self.hold(0);
+            return false;
+        }
+        true
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.hold(0);
+    }
+}
+
+/// Charges the requests of a gRPC server. This costs a request two small allocations, for its body and for
+/// what that shares with the call, and two changes of a count that all share.
+#[derive(Clone)]
+pub(crate) struct Charging {
+    pub(crate) budget: Budget,
+    /// Larger messages are refused before their bytes are buffered, and not charged.
+    pub(crate) message_bytes_max: usize,
+}
+
+impl<S> Layer<S> for Charging {
+    type Service = ChargingService<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        ChargingService { inner, charging: self.clone() }
+    }
+}
+
+/// See [`Charging`].
+#[derive(Clone)]
+pub(crate) struct ChargingService<S> {
+    inner: S,
+    charging: Charging,
+}
+
+impl<S, A> Service<Request<Body>> for ChargingService<S>
+where
+    S: Service<Request<Body>, Response = Response<A>>,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = Answering<S::Future>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let Charging { budget, message_bytes_max } = &self.charging;
+        let share = Arc::new(budget.share());
+        let streams = grpc::streams(request.uri().path());
+        let request = request.map(|body| {
+            let (share, message_bytes_max) = (Arc::clone(&share), *message_bytes_max);
+            Body::new(Charged { body, share, streams, message_bytes_max, head: [0; 5], read: 0, missing: 0 })
+        });
+        Answering { answer: self.inner.call(request), share }
+    }
+}
+
+pin_project! {
+    /// A call; while it lasts, its request is charged.
+    pub(crate) struct Answering<F> {
+        #[pin]
+        answer: F,
+        share: Arc<Share>,
+    }
+}
+
+impl<F: Future> Future for Answering<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        self.project().answer.poll(context)
+    }
+}
+
+/// A body of messages, each behind five bytes: whether it is compressed, and its length.
+struct Charged {
+    body: Body,
+    share: Arc<Share>,
+    /// Whether any number of messages may come.
+    streams: bool,
+    message_bytes_max: usize,
+    head: [u8; 5],
+    /// Bytes of `head` that have come.
+    read: usize,
+    /// Bytes of the message that have not come yet.
+    missing: usize,
+}
+
+impl Charged {
+    /// Follows the messages in `bytes`; charges each when its length is known.
+    fn follow(&mut self, mut bytes: &[u8]) -> Result<(), Status> {
+        while !bytes.is_empty() {
+            if self.missing > 0 {
+                let passed = self.missing.min(bytes.len());
+                self.missing -= passed;
+                bytes = &bytes[passed..];
+                continue;
+            }
+            self.head[self.read] = bytes[0];
+            self.read += 1;
+            bytes = &bytes[1..];
+            if self.read < self.head.len() {
+                continue;
+            }
+            self.read = 0;
+            let [_, length @ ..] = self.head;
+            self.missing = u32::from_be_bytes(length) as usize;
+            let charged = if self.missing > self.message_bytes_max { 0 } else { self.missing };
+            if !self.share.hold(charged) {
+                return Err(Known::TooManyRequests.into());
+            }
+        }
+        Ok(())
+    }
+}
+
+impl HttpBody for Charged {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<Bytes>, Status>>> {
+        let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) else {
+            // The next message of a stream is awaited, so those before it were taken. A call of one message
+            // is not answered yet, whatever else its client may send.
+            if self.streams && self.missing == 0 && self.read == 0 {
+                self.share.hold(0);
+            }
+            return Poll::Pending;
+        };
+        if let Some(Ok(frame)) = &frame
+            && let Some(bytes) = frame.data_ref()
+        {
+            self.follow(bytes)?;
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> http_body::SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn budget(bytes_max: usize) -> Budget {
+        Budget::of(bytes_max, IntCounter::new("refused", "refused").unwrap())
+    }
+
+    fn held(budget: &Budget) -> usize {
+        budget.0.held.load(Ordering::Relaxed)
+    }
+
+    fn body(budget: &Budget) -> Charged {
+        let share = Arc::new(budget.share());
+        Charged {
+            body: Body::empty(),
+            share,
+            streams: true,
+            message_bytes_max: 1000,
+            head: [0; 5],
+            read: 0,
+            missing: 0,
+        }
+    }
+
+    fn message(length: usize) -> Vec<u8> {
+        [&[0], &(length as u32).to_be_bytes()[..], &vec![7; length]].concat()
+    }
+
+    #[test]
+    fn a_message_is_charged_before_its_bytes_come_and_until_the_next_begins() {
+        let budget = budget(100);
+        let mut stream = body(&budget);
+        for byte in &message(60)[..5] {
+            assert_eq!(held(&budget), 0);
+            stream.follow(&[*byte]).unwrap();
+        }
+        assert_eq!(held(&budget), 60, "no byte of it has come");
+        stream.follow(&message(60)[5..]).unwrap();
+        assert_eq!(held(&budget), 60, "it is not answered");
+        stream.follow(&[message(10), message(20), message(30)].concat()).unwrap();
+        assert_eq!(held(&budget), 30);
+        stream.follow(&message(2000)[..5]).unwrap();
+        assert_eq!(held(&budget), 0, "the decoder refuses it");
+    }
+
+    #[test]
+    fn what_exceeds_the_budget_is_refused_and_what_is_alone_is_not() {
+        let budget = budget(100);
+        let (mut first, mut second) = (body(&budget), body(&budget));
+        first.follow(&message(150)[..5]).unwrap();
+        let refused = second.follow(&message(1)[..5]).unwrap_err();
+        assert_eq!(refused.code(), tonic::Code::ResourceExhausted);
+        assert_eq!((held(&budget), budget.0.refused.get()), (150, 1));
+        drop(first);
+        assert_eq!(held(&budget), 0);
+        let mut third = body(&budget);
+        third.follow(&message(40)[..5]).unwrap();
+        body(&budget).follow(&message(60)[..5]).unwrap();
+        assert_eq!(held(&budget), 40);
+    }
+}

@@ -1,0 +1,26 @@
+//! Charges requests with their bodies, see [`crate::budget`].
+
+use super::ledger::too_many_requests;
+use crate::budget::Budget;
+use axum::body::HttpBody;
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use axum::response::Response;
+
+/// Answers a request while its body is charged. One that does not say its length is charged with the longest
+/// that is accepted.
+pub(super) async fn charge(State(budget): State<Budget>, request: Request, next: Next) -> Response {
+    let size = request.body().size_hint();
+    let longest = super::ledger::BODY_BYTES_MAX;
+    let bytes = size
+        .upper()
+        .map_or(longest, |upper| usize::try_from(upper).map_or(longest, |upper| upper.min(longest)));
+    if bytes == 0 {
+        return next.run(request).await;
+    }
+    let share = budget.share();
+    if !share.hold(bytes) {
+        return too_many_requests();
+    }
+    next.run(request).await
+}
