@@ -189,10 +189,9 @@ impl RaftThread {
         self.watch_wall_clock(now);
         self.work.extend([Work::Tick(self.replica.ticks())]);
         self.note_freshness();
-        if self.replica.is_leader() {
-            if self.replica.time().0 >= self.shared.next_deadline.load(Ordering::Relaxed) {
-                self.let_expire();
-            }
+        let is_due = self.replica.time().0 >= self.shared.next_deadline.load(Ordering::Relaxed);
+        if self.replica.is_leader() && is_due {
+            self.let_expire();
         }
         self.publish_status();
     }
