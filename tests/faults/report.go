@@ -1,0 +1,66 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+)
+
+func wrongIn(results []result) bool {
+	return slices.ContainsFunc(results, func(r result) bool { return len(r.Wrong) > 0 })
+}
+
+// longest is the longest distance between neighbours.
+func longest(moments []int64) int64 {
+	slices.Sort(moments)
+	var found int64
+	for place := 1; place < len(moments); place++ {
+		found = max(found, moments[place]-moments[place-1])
+	}
+	return found
+}
+
+// printTable prints a line per fault, as docs/reliability.md has them.
+func printTable(results []result) {
+	byFault := map[string][]result{}
+	for _, r := range results {
+		byFault[r.Fault] = append(byFault[r.Fault], r)
+	}
+	fmt.Println("| fault | runs | operations | no write for, median | worst | all nodes back, median | worst | lost | wrong |")
+	fmt.Println("|---|--:|--:|--:|--:|--:|--:|--:|--:|")
+	for _, f := range allFaults() {
+		runs := byFault[f.name]
+		if len(runs) == 0 {
+			continue
+		}
+		var gaps, backs []float64
+		operations, lost, wrong := 0, int64(0), 0
+		for _, r := range runs {
+			gaps, backs = append(gaps, r.GapMs), append(backs, r.BackMs)
+			operations, lost, wrong = operations+r.Operations, lost+r.Lost, wrong+len(r.Wrong)
+		}
+		slices.Sort(gaps)
+		slices.Sort(backs)
+		fmt.Printf("| %s | %d | %d | %.0f ms | %.0f ms | %.0f ms | %.0f ms | %d | %d |\n", f.name, len(runs), operations,
+			gaps[len(gaps)/2], gaps[len(gaps)-1], backs[len(backs)/2], backs[len(backs)-1], lost, wrong)
+	}
+}
+
+// processor is the machine's time so far, in ticks: all of it, idle, and stolen by other machines.
+type processor struct{ all, idle, steal float64 }
+
+func readProcessor() processor {
+	text, _ := os.ReadFile("/proc/stat")
+	first, _, _ := strings.Cut(string(text), "\n")
+	var user, nice, system, idle, wait, irq, soft, steal float64
+	_, _ = fmt.Sscanf(first, "cpu %f %f %f %f %f %f %f %f", &user, &nice, &system, &idle, &wait, &irq, &soft, &steal)
+	return processor{user + nice + system + idle + wait + irq + soft + steal, idle + wait, steal}
+}
+
+// since gives the percentages that were idle and stolen.
+func (p processor) since() (idle, steal float64) {
+	next := readProcessor()
+	all := max(next.all-p.all, 1)
+	return (next.idle - p.idle) / all * 100, (next.steal - p.steal) / all * 100
+}

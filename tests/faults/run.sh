@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Real nodes under load while things go wrong: see README.md.
+# usage: tests/faults/run.sh [--minutes M] [--runs N] [--nodes 3|5] [--faults a,b] [--seed N] [--json]      QUOIN_BIN from the environment
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+QUOIN_BIN=$(realpath "${QUOIN_BIN:-target/release/quoin}")
+export QUOIN_BIN
+folder=$(mktemp -d "${TMPDIR:-/tmp}/quoin-faults.XXXXXX")
+cc -O2 -Wall -Wextra -Werror -shared -fPIC -o "$folder/shim.so" tests/faults/shim/shim.c -ldl
+(cd tests/faults && go build -o "$folder/faults" .)
+# Networks, mounts and processes of its own: nothing of them is left, however it ends.
+status=0
+unshare --net --mount --pid --fork --kill-child --mount-proc "$folder/faults" --shim "$folder/shim.so" --folder "$folder" "$@" || status=$?
+[ "$status" != 0 ] || rm -rf "$folder"
+exit "$status"
