@@ -12,12 +12,9 @@ type Strategy = Arc<dyn CompactionStrategy>;
 
 /// Runs until the store is closed.
 pub(crate) fn run(shared: &Shared) -> Result<(), EngineFault> {
-    let strategy: Strategy = Arc::new(Leveled::default().with_table_target_size(shared.options.table_bytes));
     let mut full = false;
     while shared.signals.wait_for_compaction() {
-        let done = round(shared, &strategy);
-        shared.layers.drop_retired();
-        match done {
+        match attempt(shared) {
             Ok(()) => full = false,
             Err(_) if shared.signals.stopping() => break,
             Err(error) if is_full(&error) => {
@@ -31,6 +28,26 @@ pub(crate) fn run(shared: &Shared) -> Result<(), EngineFault> {
         }
     }
     Ok(())
+}
+
+/// Merges and drops what is due, if anybody asked for it.
+pub(crate) fn turn(shared: &Shared) -> Result<(), EngineFault> {
+    if !shared.signals.is_compaction_wanted() {
+        return Ok(());
+    }
+    match attempt(shared) {
+        Err(error) if is_full(&error) => shared.signals.wake_compactor(),
+        Err(error) => return Err(EngineFault::explain(error, shared.layers.load().tables.iter())),
+        Ok(()) => {}
+    }
+    Ok(())
+}
+
+fn attempt(shared: &Shared) -> lsm_tree::Result<()> {
+    let strategy: Strategy = Arc::new(Leveled::default().with_table_target_size(shared.options.table_bytes));
+    let done = round(shared, &strategy);
+    shared.layers.drop_retired();
+    done
 }
 
 /// Whether the engine found the disk full.

@@ -31,12 +31,11 @@ impl<'a> Export<'a> {
     /// A snapshot of `store` as of `progress`. The store must have reached that progress, and must not have
     /// been told to forget more than its compacted revision. See [`LsmStore::export`].
     pub fn new(store: &'a dyn Store, progress: Progress) -> Self {
-        Self {
-            progress,
-            versions: store.versions(progress.sequence),
-            encoder: Encoder::default(),
-            next: Next::Header,
-        }
+        Self::of(progress, store.versions(progress.sequence))
+    }
+
+    fn of(progress: Progress, versions: Versions<'a>) -> Self {
+        Self { progress, versions, encoder: Encoder::default(), next: Next::Header }
     }
 
     /// The progress of the state in the snapshot.
@@ -77,10 +76,10 @@ impl LsmStore {
     ///
     /// # Errors
     /// The progress record cannot be read.
-    pub fn export(&self) -> Result<Export<'_>, StoreError> {
+    pub fn export(&self) -> Result<Export<'static>, StoreError> {
         // Pinned before the progress is read: a compaction in between must not take that progress' history.
         let _pin = self.pin_now();
         let progress = read_progress(self)?;
-        Ok(Export::new(self, progress))
+        Ok(Export::of(progress, self.versions_owned(progress.sequence)))
     }
 }

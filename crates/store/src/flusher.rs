@@ -7,21 +7,33 @@ use crate::retention::Collector;
 use crate::shared::Shared;
 use lsm_tree::InternalValue;
 use std::io::ErrorKind::Interrupted;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
 /// Runs until the store is closed.
 pub(crate) fn run(shared: &Shared) -> Result<(), EngineFault> {
-    let signals = &shared.signals;
-    while let Some(oldest) = signals.wait_for_flush(|| shared.layers.load().sealed.first().cloned()) {
-        signals
-            .retry_while_disk_full(|| flush(shared, &oldest))
-            .map_err(|error| EngineFault::explain(error, shared.layers.load().tables.iter()))?;
-        shared.layers.install(&shared.tree, Some(&oldest));
-        shared.persisted.store(oldest.index.0, Release);
-        shared.counters.flushes.fetch_add(1, Relaxed);
-        signals.wake_writer();
-        signals.wake_compactor();
+    while let Some(oldest) = shared.signals.wait_for_flush(|| shared.layers.load().sealed.first().cloned()) {
+        write_out(shared, &oldest)?;
     }
+    Ok(())
+}
+
+/// Writes the oldest sealed memtable to a table file, if there is one.
+pub(crate) fn turn(shared: &Shared) -> Result<(), EngineFault> {
+    let oldest = shared.layers.load().sealed.first().cloned();
+    oldest.map_or(Ok(()), |oldest| write_out(shared, &oldest))
+}
+
+fn write_out(shared: &Shared, oldest: &Arc<Sealed>) -> Result<(), EngineFault> {
+    let signals = &shared.signals;
+    signals
+        .retry_while_disk_full(|| flush(shared, oldest))
+        .map_err(|error| EngineFault::explain(error, shared.layers.load().tables.iter()))?;
+    shared.layers.install(&shared.tree, Some(oldest));
+    shared.persisted.store(oldest.index.0, Release);
+    shared.counters.flushes.fetch_add(1, Relaxed);
+    signals.wake_writer();
+    signals.wake_compactor();
     Ok(())
 }
 

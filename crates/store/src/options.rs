@@ -27,6 +27,9 @@ pub struct StoreOptions {
     pub free_bytes_min: u64,
     /// Maximum number of open table files.
     pub files_open_max: usize,
+    /// No threads: whoever waits for the background does its work, and [`crate::LsmStore::work_background`] does the
+    /// rest. Nothing is sealed by its age. For simulations, in which the order of steps is drawn.
+    pub stepped: bool,
 }
 
 impl Default for StoreOptions {
@@ -42,6 +45,7 @@ impl Default for StoreOptions {
             block_bytes: 4096,
             free_bytes_min: 0,
             files_open_max: 512,
+            stepped: false,
         }
     }
 }

@@ -11,6 +11,7 @@ use crate::room::Room;
 use crate::rows::{Lookup, Rows};
 use crate::signals::Signals;
 use crate::stats::{Counters, StoreStats};
+use crate::threads;
 use crate::tree::Tree;
 use lsm_tree::{InternalValue, Slice};
 use quoin_core::{Index, Sequence, StoreError};
@@ -95,7 +96,8 @@ impl Shared {
         self.applied.store(index.0, Release);
         let layers = self.layers.load();
         let full = layers.active.size() >= self.options.memtable_bytes;
-        if full || (layers.since.elapsed() >= self.options.flush_after && !layers.active.is_empty()) {
+        let old = || !self.options.stepped && layers.since.elapsed() >= self.options.flush_after;
+        if full || (old() && !layers.active.is_empty()) {
             drop(layers);
             self.seal(index);
         }
@@ -150,7 +152,8 @@ impl Shared {
             layers.tables.first_level_runs
         };
         let started = Instant::now();
-        if let Some(steps @ 1..) = (runs + 1).checked_sub(first_level_slow) {
+        if let Some(steps @ 1..) = (runs + 1).checked_sub(first_level_slow).filter(|_| !self.options.stepped)
+        {
             std::thread::sleep(SLOW_STEP * u32::try_from(steps).unwrap_or(u32::MAX).min(SLOW_STEPS_MAX));
         }
         let outcome = self.wait_until(|layers| {
@@ -163,6 +166,10 @@ impl Shared {
 
     /// Waits until the layers are as `enough` wants them.
     pub(crate) fn wait_until(&self, enough: impl Fn(&Layers) -> bool) -> Result<(), StoreError> {
+        while self.options.stepped && !enough(&self.layers.load()) {
+            self.signals.health()?;
+            threads::take_turns(self);
+        }
         self.signals.wait_until(|| enough(&self.layers.load()))
     }
 

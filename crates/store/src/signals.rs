@@ -138,6 +138,11 @@ impl Signals {
         !self.stopping()
     }
 
+    /// Whether the compactor was woken. It counts as having heard.
+    pub(crate) fn is_compaction_wanted(&self) -> bool {
+        std::mem::take(&mut self.compaction.lock().wanted)
+    }
+
     /// Repeats `work` while the disk is full. A failed attempt leaves the tree as it was, and a full disk
     /// stops the log as well, so nothing piles up meanwhile.
     pub(crate) fn retry_while_disk_full(

@@ -11,7 +11,7 @@ use crate::record;
 use crate::retention::{Collector, Forgotten, Pin, Retention};
 use crate::shared::Shared;
 use crate::stats::StoreStats;
-use crate::threads::Threads;
+use crate::threads::{self, Threads};
 use bytes::Bytes;
 use lsm_tree::{InternalValue, Slice};
 use quoin_core::limits::STORE_KEY_BYTES_MAX;
@@ -124,6 +124,14 @@ impl LsmStore {
         self.shared.reclaim.is_pending()
     }
 
+    /// Does some of what the background has to do, in a store that is [stepped](StoreOptions::stepped): writes out a
+    /// memtable that is sealed, merges what is due.
+    pub fn work_background(&self) {
+        if self.shared.options.stepped {
+            threads::take_turns(&self.shared);
+        }
+    }
+
     /// The writer says that no entry is being applied. Cheap.
     pub fn between_entries(&self) {
         self.shared.between_entries();
@@ -136,6 +144,10 @@ impl LsmStore {
     pub fn compact_fully(&self) -> Result<(), StoreError> {
         let number = self.shared.reclaim.ask();
         self.shared.between_entries();
+        while self.shared.options.stepped && self.shared.reclaim.outcome(number).is_none() {
+            self.shared.signals.health()?;
+            threads::take_turns(&self.shared);
+        }
         self.shared.reclaim.wait(number)
     }
 
@@ -174,6 +186,16 @@ impl LsmStore {
     /// Sizes and counts, for metrics.
     pub fn stats(&self) -> StoreStats {
         self.shared.stats()
+    }
+
+    /// As [`Store::versions`], without borrowing the store.
+    pub(crate) fn versions_owned(&self, at: Sequence) -> Versions<'static> {
+        // Skips what may be dropped by now. Compaction may drop more later, but these layers still hold it.
+        let mut collector = Collector::new(self.shared.retentions.effective(), false);
+        let layers = self.shared.layers.load_full();
+        let (from, to) = (self.key(b""), self.end(b""));
+        let merge = layers.merge(&from, to.as_ref(), record::seqno_limit(at), Order::Ascending);
+        Box::new(merge.every_version().filter_map(move |entry| version(entry, &mut collector).transpose()))
     }
 
     fn key(&self, key: &[u8]) -> Slice {
@@ -221,12 +243,7 @@ impl Store for LsmStore {
     }
 
     fn versions<'a>(&'a self, at: Sequence) -> Versions<'a> {
-        // Skips what may be dropped by now. Compaction may drop more later, but these layers still hold it.
-        let mut collector = Collector::new(self.shared.retentions.effective(), false);
-        let layers = self.shared.layers.load_full();
-        let (from, to) = (self.key(b""), self.end(b""));
-        let merge = layers.merge(&from, to.as_ref(), record::seqno_limit(at), Order::Ascending);
-        Box::new(merge.every_version().filter_map(move |entry| version(entry, &mut collector).transpose()))
+        self.versions_owned(at)
     }
 
     fn put(&self, key: &[u8], value: Bytes, at: Sequence) {

@@ -20,6 +20,9 @@ pub(crate) struct Threads {
 impl Threads {
     pub(crate) fn start(shared: &Arc<Shared>) -> io::Result<Self> {
         let mut threads = Self { shared: shared.clone(), handles: Vec::new() };
+        if shared.options.stepped {
+            return Ok(threads);
+        }
         threads.spawn("store-flush", flusher::run)?;
         threads.spawn("store-compact", compactor::run)?;
         Ok(threads)
@@ -40,6 +43,16 @@ impl Drop for Threads {
         for handle in self.handles.drain(..) {
             // A thread that panicked has recorded its fault already.
             let _ = handle.join();
+        }
+    }
+}
+
+/// One turn of each thread, where there are none. A fault becomes the store's.
+pub(crate) fn take_turns(shared: &Shared) {
+    let turns: [(&str, Body); 2] = [("store-flush", flusher::turn), ("store-compact", compactor::turn)];
+    for (thread, turn) in turns {
+        if let Err(source) = turn(shared) {
+            shared.signals.fail(Fault::Engine { thread, source });
         }
     }
 }

@@ -58,6 +58,30 @@ fn the_store_keeps_the_contract() {
     }
 }
 
+/// Without threads whoever waits does the work: nothing is waited for in vain.
+#[test]
+fn a_stepped_store_keeps_the_contract() {
+    for seed in 0..3 {
+        let folder = TempDir::new().unwrap();
+        let store = LsmStore::open(
+            folder.path(),
+            7,
+            StoreOptions { stepped: true, memtables_sealed_max: 1, ..small() },
+        );
+        let (store, mut index) = (store.unwrap(), 0);
+        contract::check(&store, seed, 1500, &mut |random| {
+            index += 1;
+            match random % 8 {
+                0 => store.compact_fully().unwrap(),
+                1 | 2 => store.flush().unwrap(),
+                3 => store.work_background(),
+                _ => store.batch_applied(Index(index)).unwrap(),
+            }
+        });
+        assert!(store.stats().flushes > 10 && store.stats().compactions > 0, "{:?}", store.stats());
+    }
+}
+
 /// One thread writes, flushes and compacts. Others read keys that are about to be written, some at older
 /// sequences, and must see the newest version announced by then, and no later one.
 #[test]
