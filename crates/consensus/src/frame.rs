@@ -64,6 +64,27 @@ const FORWARD_REPLY: u8 = 3;
 /// system call.
 const INLINE_MAX: usize = 512;
 
+/// A message as it is on the wire.
+pub fn encode(group: GroupId, message: &PeerMessage) -> Bytes {
+    let mut buffer = FrameBuffer::default();
+    buffer.push(group, message);
+    buffer.take().concat().into()
+}
+
+/// The message that a whole frame holds.
+///
+/// # Errors
+/// No peer has written these bytes.
+pub fn decode(frame: &Bytes) -> Result<(GroupId, PeerMessage), Malformed> {
+    let header = frame.first_chunk::<FRAME_HEADER>().ok_or(Malformed { what: "frame" })?;
+    let (length, crc) = decode_header(*header)?;
+    let body = frame.slice(FRAME_HEADER..);
+    if body.len() != length {
+        return Err(Malformed { what: "frame" });
+    }
+    decode_body(body, crc)
+}
+
 /// Frames that wait to be written: own bytes and, between them, payloads by reference.
 #[derive(Default)]
 pub(crate) struct FrameBuffer {

@@ -63,6 +63,13 @@ pub enum Purpose {
     Found = 5,
 }
 
+impl Purpose {
+    /// Whether only members may have such a connection.
+    pub(crate) fn is_of_a_member(self) -> bool {
+        !matches!(self, Self::Join | Self::Identify)
+    }
+}
+
 /// The answer to a greeting. The numbers are on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]

@@ -16,7 +16,7 @@ mod configuration;
 mod entries;
 #[cfg(any(test, feature = "fuzzing"))]
 mod exercise;
-mod frame;
+pub mod frame;
 pub mod greeting;
 mod group;
 pub mod guarded;

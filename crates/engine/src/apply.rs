@@ -16,7 +16,11 @@ pub struct Applier {
     /// By the index of their entry.
     expectations: BTreeMap<u64, Vec<Expectation>>,
     barriers: Vec<Barrier>,
+    observer: Option<Observer>,
 }
+
+/// Is told of each entry that is applied: its index, what the commands in it are answered, and what watchers see.
+pub type Observer = Box<dyn FnMut(Index, &[Reply], &[Event]) + Send>;
 
 /// The result of applying one entry.
 pub struct Applied {
@@ -36,7 +40,13 @@ impl Applier {
     /// # Errors
     /// The store cannot be read.
     pub fn open(store: &dyn Store) -> Result<Self, StoreError> {
-        Ok(Self { machines: Machines::open(store)?, expectations: BTreeMap::new(), barriers: Vec::new() })
+        let (expectations, barriers) = (BTreeMap::new(), Vec::new());
+        Ok(Self { machines: Machines::open(store)?, expectations, barriers, observer: None })
+    }
+
+    /// From now on `observer` is told of each entry.
+    pub fn observe(&mut self, observer: Observer) {
+        self.observer = Some(observer);
     }
 
     /// The last applied entry and the numbers it reached.
@@ -83,6 +93,9 @@ impl Applier {
             }
         };
         let Outcome { replies, events } = outcome;
+        if let Some(observer) = &mut self.observer {
+            observer(index, &replies, &events);
+        }
         let system_changed = configured || replies.iter().any(|reply| matches!(reply, Reply::System(_)));
         let commands = replies.len();
         let answers = self.answers(entry.index, entry.term, replies);

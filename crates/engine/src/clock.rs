@@ -4,7 +4,9 @@
 //! late it is here. What expires, and when, is decided by stamps; what clients are shown meanwhile, by
 //! [`Clock::time`].
 
+use crate::surroundings::Surroundings;
 use quoin_core::Stamp;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -14,6 +16,8 @@ pub(crate) const AHEAD_MAX: Duration = Duration::from_secs(5);
 /// Clocks, and the cluster's time.
 pub(crate) struct Clock {
     started: Instant,
+    /// What shows the time in a simulation.
+    simulated: Option<Arc<Surroundings>>,
     /// What must be added to the monotonic clock to have the cluster's time, in milliseconds.
     offset_ms: AtomicI64,
     /// How far the wall clock was moved by [`Self::shift_wall`].
@@ -23,12 +27,21 @@ pub(crate) struct Clock {
 impl Clock {
     /// A clock that does not know the cluster's time yet.
     pub(crate) fn new() -> Self {
-        Self { started: Instant::now(), offset_ms: AtomicI64::new(0), shifted_ms: AtomicI64::new(0) }
+        let (offset_ms, shifted_ms) = (AtomicI64::new(0), AtomicI64::new(0));
+        Self { started: Instant::now(), simulated: None, offset_ms, shifted_ms }
+    }
+
+    /// The clocks of a process in a simulation.
+    pub(crate) fn simulated(surroundings: Option<&Arc<Surroundings>>) -> Self {
+        Self { simulated: surroundings.cloned(), ..Self::new() }
     }
 
     /// Milliseconds since this was made.
     pub(crate) fn monotonic_ms(&self) -> u64 {
-        self.started.elapsed().as_millis() as u64
+        match &self.simulated {
+            None => self.started.elapsed().as_millis() as u64,
+            Some(simulated) => simulated.monotonic_ms(),
+        }
     }
 
     /// The cluster's time, as far as this replica knows it. Whoever shows a state takes the stamp of the
@@ -46,8 +59,11 @@ impl Clock {
 
     /// Milliseconds since the Unix epoch, by this machine's wall clock.
     pub(crate) fn wall(&self) -> Stamp {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Stamp((since.as_millis() as u64).saturating_add_signed(self.shifted_ms.load(Ordering::Relaxed)))
+        let ms = match &self.simulated {
+            None => SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64,
+            Some(simulated) => simulated.wall_ms(),
+        };
+        Stamp(ms.saturating_add_signed(self.shifted_ms.load(Ordering::Relaxed)))
     }
 
     /// Moves the wall clock, as an operator or NTP may.

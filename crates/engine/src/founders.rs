@@ -32,7 +32,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What a founder says to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Answer {
+pub(crate) struct Answer {
     /// The disk of the one who answers.
     disk: u64,
     standing: Standing,
@@ -53,31 +53,22 @@ enum Standing {
 /// The questions of a founder that starts for the first time.
 pub(crate) struct Founders {
     /// The other founders.
-    pub(crate) others: BTreeSet<u64>,
-    pub(crate) settle: Settle,
+    others: BTreeSet<u64>,
+    settle: Option<Settle>,
+    /// The disks of those who have answered.
+    disks: BTreeMap<u64, u64>,
 }
 
 impl Founders {
+    /// The other founders, and what is called once all of them have answered.
+    pub(crate) fn new(others: BTreeSet<u64>, settle: Settle) -> Self {
+        Self { others, settle: Some(settle), disks: BTreeMap::new() }
+    }
+
     /// Asks until all others have answered, or until `stopped`.
-    pub(crate) fn ask(self, shared: &Arc<Shared>, stopped: &Receiver<()>) {
-        let mut disks = BTreeMap::new();
+    pub(crate) fn ask(mut self, shared: &Arc<Shared>, stopped: &Receiver<()>) {
         let mut told = String::new();
-        loop {
-            let mut missing = Vec::new();
-            for id in self.others.iter().filter(|id| !disks.contains_key(*id)).copied().collect::<Vec<_>>() {
-                match ask(shared, id) {
-                    Ok(Answer { standing: Standing::Past, .. }) => return shared.cast_out(&past(shared)),
-                    Ok(Answer { disk, .. }) => {
-                        disks.insert(id, disk);
-                    }
-                    Err(DialError::Refused { text, forever: true }) => return shared.cast_out(&text),
-                    Err(error) => missing.push(format!("{id:016x}: {error}")),
-                }
-            }
-            if missing.is_empty() {
-                return shared.settle(disks, self.settle);
-            }
-            let text = missing.join("; ");
+        while let Some(text) = self.round(shared, |id| ask(shared, id)) {
             if text != told {
                 tracing::info!(
                     missing = text,
@@ -90,8 +81,44 @@ impl Founders {
             }
         }
     }
+
+    /// Asks those who have not answered. `None` if there is nobody left to ask: the replica takes part, or was
+    /// told that it must not. Else who is missing, and why.
+    pub(crate) fn round(
+        &mut self,
+        shared: &Shared,
+        ask: impl Fn(u64) -> Result<Answer, DialError>,
+    ) -> Option<String> {
+        let mut missing = Vec::new();
+        let unasked: Vec<u64> =
+            self.others.iter().filter(|id| !self.disks.contains_key(id)).copied().collect();
+        for id in unasked {
+            match ask(id) {
+                Ok(Answer { standing: Standing::Past, .. }) => {
+                    shared.cast_out(&past(shared));
+                    return None;
+                }
+                Ok(Answer { disk, .. }) => {
+                    self.disks.insert(id, disk);
+                }
+                Err(DialError::Refused { text, forever: true }) => {
+                    shared.cast_out(&text);
+                    return None;
+                }
+                Err(error) => missing.push(format!("{id:016x}: {error}")),
+            }
+        }
+        if !missing.is_empty() {
+            return Some(missing.join("; "));
+        }
+        if let Some(settle) = self.settle.take() {
+            shared.settle(std::mem::take(&mut self.disks), settle);
+        }
+        None
+    }
 }
 
+/// Asks `founder`.
 fn ask(shared: &Shared, founder: u64) -> Result<Answer, DialError> {
     let mut stream = shared.transport().dial(founder, Purpose::Found)?;
     stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
@@ -103,6 +130,11 @@ fn ask(shared: &Shared, founder: u64) -> Result<Answer, DialError> {
 /// # Errors
 /// The connection broke.
 pub(crate) fn answer(shared: &Shared, from: u64, disk: u64, stream: &mut TcpStream) -> io::Result<()> {
+    write_sized(stream, &serde_json::to_vec(&answer_to(shared, from, disk))?)
+}
+
+/// The answer to a founder that asks from `disk`.
+pub(crate) fn answer_to(shared: &Shared, from: u64, disk: u64) -> Answer {
     // Whoever has taken part once always has: a standing that changes meanwhile was true when it was read.
     let standing = if !shared.is_settled() {
         Standing::Fresh
@@ -111,7 +143,7 @@ pub(crate) fn answer(shared: &Shared, from: u64, disk: u64, stream: &mut TcpStre
     } else {
         Standing::Past
     };
-    write_sized(stream, &serde_json::to_vec(&Answer { disk: shared.disk, standing })?)
+    Answer { disk: shared.disk, standing }
 }
 
 fn past(shared: &Shared) -> String {

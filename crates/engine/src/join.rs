@@ -66,19 +66,27 @@ pub fn ask(address: &str, own: &str, disk: u64) -> io::Result<(u64, JoinAnswer)>
 /// The connection broke, or the question cannot be decoded.
 pub(crate) fn answer(shared: &Arc<Shared>, runtime: &Handle, stream: &mut TcpStream) -> io::Result<()> {
     let question: Question = serde_json::from_slice(&read_sized(stream)?)?;
+    let answer = runtime.block_on(answer_to(shared, &question.address, question.disk));
+    write_sized(stream, &serde_json::to_vec(&answer)?)
+}
+
+/// The answer to a node at `address`, on `disk`. Returns once the disk is recorded, or cannot be.
+pub(crate) async fn answer_to(shared: &Arc<Shared>, address: &str, disk: u64) -> JoinAnswer {
     let peers = shared.members.lock().clone();
-    let member = peers.iter().find(|(_, known)| **known == question.address).map(|(id, _)| *id);
-    let disk = member.map_or(0, |id| claim(shared, runtime, id, question.disk));
-    write_sized(stream, &serde_json::to_vec(&JoinAnswer { member, disk, peers })?)
+    let member = peers.iter().find(|(_, known)| *known == address).map(|(id, _)| *id);
+    let disk = match member {
+        Some(id) => claim(shared, id, disk).await,
+        None => 0,
+    };
+    JoinAnswer { member, disk, peers }
 }
 
 /// Records the disk of a member that has none, and returns the one that counts.
-fn claim(shared: &Arc<Shared>, runtime: &Handle, member: u64, disk: u64) -> u64 {
+async fn claim(shared: &Arc<Shared>, member: u64, disk: u64) -> u64 {
     let known = || shared.disks.lock().get(&member).copied().unwrap_or(0);
     if known() == 0 {
         let claim = Operation::ClaimDisk(DiskClaim { member, disk, new: true });
-        let claimed = runtime.block_on(Engine::new(Arc::clone(shared)).propose(claim.into_command()));
-        if let Err(error) = claimed {
+        if let Err(error) = Engine::new(Arc::clone(shared)).propose(claim.into_command()).await {
             tracing::warn!(member = format!("{member:016x}"), %error, "recording a joining node's disk");
         }
     }

@@ -4,10 +4,9 @@
 
 use super::join;
 use super::shared::Shared;
-use std::time::{Duration, Instant};
 
 /// The pause between questions: nobody who dials makes this node dial its peers more often.
-const PAUSE: Duration = Duration::from_millis(500);
+const PAUSE_MS: u64 = 500;
 
 /// Whether a member that this replica knows says that `newcomer` is one too. Then the newcomer is dialled, at the
 /// address that the member says, until the member list here says otherwise. False also if others asked just now.
@@ -16,7 +15,7 @@ pub(crate) fn ask_about(shared: &Shared, newcomer: u64) -> bool {
     let Some(transport) = shared.transport_if_set() else { return false };
     // Held while asking: one asks at a time.
     let Some(mut asked) = shared.asked_about_newcomers.try_lock() else { return false };
-    if asked.is_some_and(|at| at.elapsed() < PAUSE) {
+    if asked.is_some_and(|at_ms| shared.now_ms().saturating_sub(at_ms) < PAUSE_MS) {
         return false;
     }
     let address = transport.peers().into_values().find_map(|peer| {
@@ -24,7 +23,7 @@ pub(crate) fn ask_about(shared: &Shared, newcomer: u64) -> bool {
         let (cluster, answer) = join::ask(&peer, "", 0).ok()?;
         answer.peers.get(&newcomer).filter(|_| cluster == shared.cluster).cloned()
     });
-    *asked = Some(Instant::now());
+    *asked = Some(shared.now_ms());
     let Some(address) = address else { return false };
     tracing::info!(member = format!("{newcomer:016x}"), address, "heard of a new member from another one");
     transport.meet(newcomer, address);

@@ -14,11 +14,12 @@ use tokio::runtime::Handle;
 /// The transport's way into the replica. Once the replica is gone, calls have no effect.
 pub(crate) struct PeerHandler {
     shared: Weak<Shared>,
-    runtime: Handle,
+    /// Runs what takes a while. None in a simulation, whose connections ask for nothing that does.
+    runtime: Option<Handle>,
 }
 
 impl PeerHandler {
-    pub(crate) fn new(shared: &Arc<Shared>, runtime: Handle) -> Self {
+    pub(crate) fn new(shared: &Arc<Shared>, runtime: Option<Handle>) -> Self {
         Self { shared: Arc::downgrade(shared), runtime }
     }
 
@@ -53,8 +54,8 @@ impl Handler for PeerHandler {
     }
 
     fn join_asked(&self, mut stream: TcpStream) {
-        let Some(shared) = self.settled() else { return };
-        if let Err(error) = join::answer(&shared, &self.runtime, &mut stream) {
+        let (Some(shared), Some(runtime)) = (self.settled(), &self.runtime) else { return };
+        if let Err(error) = join::answer(&shared, runtime, &mut stream) {
             tracing::warn!(%error, "answering a node that wants to join");
         }
     }

@@ -9,7 +9,7 @@ use quoin_consensus::GROUP;
 use quoin_consensus::log::LogError;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long a follower that got a snapshot may make no progress before the log is not kept for it any more.
 const STALL_MAX: Duration = Duration::from_secs(60);
@@ -22,8 +22,8 @@ pub(crate) struct Holds(BTreeMap<u64, Hold>);
 struct Hold {
     /// The entries after this one are needed.
     after: u64,
-    /// When the follower made progress last; `None` while the snapshot is streamed.
-    progress: Option<Instant>,
+    /// When the follower made progress last, by the replica's clock; `None` while the snapshot is streamed.
+    progress: Option<Duration>,
 }
 
 impl Holds {
@@ -33,7 +33,7 @@ impl Holds {
     }
 
     /// The stream to `to` has ended.
-    pub(crate) fn ended(&mut self, to: u64, success: bool, now: Instant) {
+    pub(crate) fn ended(&mut self, to: u64, success: bool, now: Duration) {
         match self.0.get_mut(&to) {
             Some(hold) if success => hold.progress = Some(now),
             _ => drop(self.0.remove(&to)),
@@ -42,7 +42,7 @@ impl Holds {
 
     /// How much of the entries up to `wanted` may go. `followers` are what the leader knows: id, newest matching
     /// entry, whether it is active. Forgets those who do not need to be waited for.
-    fn allow(&mut self, wanted: u64, followers: &[(u64, u64, bool)], now: Instant) -> u64 {
+    fn allow(&mut self, wanted: u64, followers: &[(u64, u64, bool)], now: Duration) -> u64 {
         self.0.retain(|id, hold| {
             let Some(progress) = &mut hold.progress else { return true };
             let Some((_, matched, _)) = followers.iter().find(|(follower, ..)| follower == id) else {
@@ -51,7 +51,7 @@ impl Holds {
             if *matched > hold.after {
                 (hold.after, *progress) = (*matched, now);
             }
-            hold.after < wanted && now.duration_since(*progress) < STALL_MAX
+            hold.after < wanted && now.saturating_sub(*progress) < STALL_MAX
         });
         self.0.values().map(|hold| hold.after).fold(wanted, u64::min)
     }
@@ -68,7 +68,7 @@ pub(crate) fn purge(shared: &Shared) -> Result<(), LogError> {
     let persisted = shared.published.load().store.persisted_index().0.min(applied);
     let beyond = |bytes| log.beyond(GROUP, bytes, settings.keep_entries).min(persisted);
     let wanted = beyond(settings.keep_bytes);
-    let allowed = shared.holds.lock().allow(wanted, &shared.raft.borrow().followers, Instant::now());
+    let allowed = shared.holds.lock().allow(wanted, &shared.raft.borrow().followers, shared.now());
     // While space is short, nobody's catching up is worth more of it.
     let short = shared.no_space_alarm.load(Ordering::Relaxed);
     let forced = if short { wanted } else { beyond(settings.snapshot_keep_bytes.max(settings.keep_bytes)) };
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn the_log_is_kept_for_a_follower_until_it_has_caught_up_from_its_snapshot() {
-        let (mut holds, now) = (Holds::default(), Instant::now());
+        let (mut holds, now) = (Holds::default(), Duration::ZERO);
         assert_eq!(holds.allow(500, &[], now), 500);
         holds.begin(2, 100);
         let at = |matched| [(2, matched, true)];
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn the_log_is_not_kept_for_one_that_failed_or_stalls_or_is_gone() {
-        let (mut holds, now) = (Holds::default(), Instant::now());
+        let (mut holds, now) = (Holds::default(), Duration::ZERO);
         let followers = [(2, 7, true)];
         holds.begin(2, 100);
         holds.ended(2, false, now);

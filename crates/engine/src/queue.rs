@@ -72,6 +72,11 @@ impl<T> Queue<T> {
         into.append(&mut self.items.lock().waiting);
     }
 
+    /// Whether nothing waits.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.items.lock().waiting.is_empty()
+    }
+
     /// Waits until the queue is closed, or until `deadline`. True if it is closed. For the consumer.
     pub(crate) fn wait_closed(&self, deadline: Instant) -> bool {
         let mut items = self.items.lock();

@@ -9,17 +9,19 @@ use super::purge::Holds;
 use super::reserve::Reserve;
 use super::settings::Settings;
 use super::status::RaftStatus;
+use super::surroundings::{Request, Surroundings};
 use super::watch::{Hub, Options, Source};
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use quoin_consensus::log::Log;
+use quoin_consensus::message::PeerMessage;
 use quoin_consensus::transport::Transport;
 use quoin_core::{Memory, Progress};
-use quoin_store::{LsmStore, StoreFolder};
+use quoin_store::{LsmStore, StoreFolder, StoreOptions};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::time::Duration;
 use tokio::sync::watch;
 
 /// The state that readers see, replaced as a whole after each applied entry.
@@ -50,6 +52,8 @@ pub(crate) struct Shared {
     pub(crate) stores: Mutex<StoreFolder>,
     pub(crate) hub: Arc<Hub>,
     transport: OnceLock<Arc<Transport>>,
+    /// In a simulation, what stands where connections and threads would.
+    pub(crate) surroundings: Option<Arc<Surroundings>>,
     pub(crate) published: Arc<ArcSwap<Published>>,
     pub(crate) reserve: Reserve,
     /// Sent anew at every tick and at every change of leader or term.
@@ -59,8 +63,8 @@ pub(crate) struct Shared {
     pub(crate) members: Mutex<BTreeMap<u64, String>>,
     /// Members that left. Their ids are never used again.
     pub(crate) removed: Mutex<BTreeSet<u64>>,
-    /// When members were last asked about one that is not known here.
-    pub(crate) asked_about_newcomers: Mutex<Option<Instant>>,
+    /// When members were last asked about one that is not known here, in milliseconds of [`Self::now_ms`].
+    pub(crate) asked_about_newcomers: Mutex<Option<u64>>,
     pub(crate) no_space_alarm: AtomicBool,
     pub(crate) disk_full: AtomicBool,
     /// The stamp, in milliseconds, from which something is due to expire.
@@ -88,10 +92,14 @@ impl Shared {
         stores: StoreFolder,
         published: Published,
         reserve: Reserve,
+        surroundings: Option<Arc<Surroundings>>,
     ) -> Arc<Self> {
         let clock = Arc::clone(&published.clock);
         let published = Arc::new(ArcSwap::from_pointee(published));
-        let hub = Hub::new(Arc::new(Latest(Arc::clone(&published))), Options::default());
+        let hub = Hub::new(
+            Arc::new(Latest(Arc::clone(&published))),
+            Options { inline: surroundings.is_some(), ..Options::default() },
+        );
         Arc::new(Self {
             id: owner.id,
             cluster: owner.cluster,
@@ -105,6 +113,7 @@ impl Shared {
             stores: Mutex::new(stores),
             hub,
             transport: OnceLock::new(),
+            surroundings,
             published,
             reserve,
             raft: watch::Sender::default(),
@@ -137,6 +146,35 @@ impl Shared {
 
     pub(crate) fn transport(&self) -> &Arc<Transport> {
         self.transport.get().expect("set before the replica's threads start")
+    }
+
+    /// Sends or queues a message. False if it was dropped.
+    pub(crate) fn send(&self, to: u64, message: PeerMessage) -> bool {
+        match &self.surroundings {
+            None => self.transport().send(to, message),
+            Some(surroundings) => surroundings.send(to, message),
+        }
+    }
+
+    /// Keeps connections to exactly these peers: addresses by id.
+    pub(crate) fn set_peers(&self, addresses: &BTreeMap<u64, String>) {
+        match &self.surroundings {
+            None => self.transport().set_peers(addresses),
+            Some(surroundings) => surroundings.ask(Request::Peers(addresses.clone())),
+        }
+    }
+
+    /// Closes the connections that removed members have made.
+    pub(crate) fn part_with(&self, removed: &BTreeSet<u64>) {
+        match &self.surroundings {
+            None => self.transport().part_with(removed),
+            Some(surroundings) => surroundings.ask(Request::Part(removed.clone())),
+        }
+    }
+
+    /// The options of this replica's stores, but for merging, which may leave room for the log.
+    pub(crate) fn store_options(&self) -> StoreOptions {
+        StoreOptions { stepped: self.surroundings.is_some(), ..self.settings.store.options() }
     }
 
     /// It takes no part before [`Self::settle`].
@@ -179,6 +217,11 @@ impl Shared {
         self.inbox.push(Input::Stop);
     }
 
+    /// Why the replica has ended by itself, if it has.
+    pub(crate) fn failure(&self) -> Option<String> {
+        self.failure.borrow().clone()
+    }
+
     /// Waits until the replica ends by itself; returns the reason.
     pub(crate) async fn failed(&self) -> String {
         let mut failure = self.failure.subscribe();
@@ -191,6 +234,11 @@ impl Shared {
         self.replayed.send_replace(true);
     }
 
+    /// Whether [`Self::set_replayed`] was called.
+    pub(crate) fn has_replayed(&self) -> bool {
+        *self.replayed.borrow()
+    }
+
     /// Waits for [`Self::set_replayed`].
     pub(crate) async fn replayed(&self) {
         let mut replayed = self.replayed.subscribe();
@@ -199,6 +247,11 @@ impl Shared {
 
     pub(crate) fn now_ms(&self) -> u64 {
         self.clock.monotonic_ms()
+    }
+
+    /// Time since the start.
+    pub(crate) fn now(&self) -> Duration {
+        Duration::from_millis(self.now_ms())
     }
 
     pub(crate) fn is_leader(&self) -> bool {

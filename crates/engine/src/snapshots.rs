@@ -11,10 +11,11 @@ use super::guarded;
 use super::input::{Input, ReceivedSnapshot};
 use super::resume::configuration_of;
 use super::shared::{Published, Shared};
+use super::surroundings::Request;
 use quoin_consensus::greeting::Purpose;
 use quoin_consensus::{Configuration, GROUP};
 use quoin_core::{StoreError, machines};
-use quoin_store::{ImportError, Importer, LsmStore, read_chunk};
+use quoin_store::{Export, ImportError, Importer, LsmStore, read_chunk};
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
@@ -25,6 +26,9 @@ const RECEIVED: u8 = 1;
 
 /// Streams the newest state to `to`, on a thread of its own, and reports the end to the raft thread.
 pub(crate) fn send(shared: &Arc<Shared>, to: u64) {
+    if let Some(surroundings) = &shared.surroundings {
+        return surroundings.ask(Request::Snapshot { to });
+    }
     let sending = Arc::clone(shared);
     let spawned = guarded::spawn(shared, "snapshot-send", move || {
         let begun = Instant::now();
@@ -36,8 +40,7 @@ pub(crate) fn send(shared: &Arc<Shared>, to: u64) {
             }
             Err(error) => tracing::warn!(to = format!("{to:016x}"), %error, "sending a snapshot"),
         }
-        sending.holds.lock().ended(to, result.is_ok(), Instant::now());
-        sending.inbox.push(Input::SnapshotSent { to, success: result.is_ok() });
+        ended(&sending, to, result.is_ok());
     });
     if let Err(error) = spawned {
         tracing::error!(%error, "no thread to send a snapshot");
@@ -45,15 +48,26 @@ pub(crate) fn send(shared: &Arc<Shared>, to: u64) {
     }
 }
 
+/// The stream to `to` has ended.
+pub(crate) fn ended(shared: &Shared, to: u64, success: bool) {
+    shared.holds.lock().ended(to, success, shared.now());
+    shared.inbox.push(Input::SnapshotSent { to, success });
+}
+
+/// The newest state, for `to`. The log is kept from there on until the stream has [`ended`].
+pub(crate) fn export(shared: &Shared, to: u64) -> Result<Export<'static>, StoreError> {
+    let published: Arc<Published> = shared.published.load_full();
+    // The export may hold later entries, and no earlier end.
+    shared.holds.lock().begin(to, published.progress.index.0);
+    published.store.export()
+}
+
 /// The entry at which the snapshot ends, and its bytes.
 fn stream_to(shared: &Shared, to: u64) -> io::Result<(u64, u64)> {
     let mut stream = shared.transport().dial(to, Purpose::Snapshot)?;
     stream.set_write_timeout(Some(SILENCE_MAX))?;
     stream.set_read_timeout(Some(SILENCE_MAX))?;
-    let published: Arc<Published> = shared.published.load_full();
-    // The export may hold later entries, and no earlier end.
-    shared.holds.lock().begin(to, published.progress.index.0);
-    let export = published.store.export().map_err(io::Error::other)?;
+    let export = export(shared, to).map_err(io::Error::other)?;
     let index = export.progress().index.0;
     let mut total = 0;
     for chunk in export {
@@ -87,13 +101,20 @@ fn receive_all(shared: &Shared, from: u64, stream: &mut TcpStream) -> io::Result
     stream.set_write_timeout(Some(SILENCE_MAX))?;
     // The lock admits one sender at a time: another one waits until it gives up.
     let stores = shared.stores.lock();
-    let options = shared.settings.store.options();
-    let mut importer = stores.import(GROUP.0, options).map_err(io::Error::other)?;
+    let mut importer = stores.import(GROUP.0, shared.store_options()).map_err(io::Error::other)?;
     while let Some(chunk) = read_chunk(stream).map_err(io::Error::other)? {
         importer.chunk(chunk).map_err(io::Error::other)?;
     }
-    importer.check_whole().map_err(io::Error::other)?;
-    let (index, term, configuration) = describe(importer.store()).map_err(io::Error::other)?;
+    whole(from, importer).map_err(io::Error::other)
+}
+
+/// The snapshot that `importer` has received from `from`.
+///
+/// # Errors
+/// It is not whole.
+pub(crate) fn whole(from: u64, importer: Importer) -> Result<ReceivedSnapshot, ImportError> {
+    importer.check_whole()?;
+    let (index, term, configuration) = describe(importer.store())?;
     Ok(ReceivedSnapshot { from, index, term, configuration, importer })
 }
 

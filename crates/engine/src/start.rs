@@ -13,6 +13,8 @@ use super::reserve::Reserve;
 use super::resume::{OpenError, resume};
 use super::settings::Settings;
 use super::shared::{Published, Shared};
+use super::surroundings::Surroundings;
+use super::threads::stepped::Stepped;
 use super::threads::{Threads, spawn};
 use super::upkeep::Upkeep;
 use quoin_consensus::GROUP;
@@ -20,7 +22,7 @@ use quoin_consensus::log::{Disk, HardState, Log, Options as LogOptions, Record};
 use quoin_consensus::replica::Replica;
 use quoin_consensus::transport::Transport;
 use quoin_core::{View, system};
-use quoin_store::{LsmStore, StoreFolder};
+use quoin_store::{LsmStore, StoreFolder, StoreOptions};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -57,13 +59,41 @@ impl Opened {
         settings: Settings,
         founding: Option<&Founding>,
     ) -> Result<Self, OpenError> {
+        Self::open_in(None, owner, folder, disk, settings, founding)
+    }
+
+    /// As [`Self::open`], for a replica whose clocks, connections and threads are simulated: see [`Stepped`].
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn open_simulated(
+        surroundings: &Arc<Surroundings>,
+        owner: Owner,
+        folder: &Path,
+        disk: Arc<dyn Disk>,
+        settings: Settings,
+        founding: Option<&Founding>,
+    ) -> Result<Self, OpenError> {
+        Self::open_in(Some(Arc::clone(surroundings)), owner, folder, disk, settings, founding)
+    }
+
+    fn open_in(
+        surroundings: Option<Arc<Surroundings>>,
+        owner: Owner,
+        folder: &Path,
+        disk: Arc<dyn Disk>,
+        settings: Settings,
+        founding: Option<&Founding>,
+    ) -> Result<Self, OpenError> {
         let reserve = Reserve::open(folder, settings.reserve_file_bytes());
         // A start writes, too: it must not fail where it could empty the disk.
         if disk.free_space().is_ok_and(|free| free < reserve.bytes()) && reserve.give() {
             tracing::error!("the disk is nearly full: its reserve is now used to delete and compact");
         }
         let stores = StoreFolder::open(&folder.join("store"))?;
-        let store = Arc::new(stores.open_store(GROUP.0, settings.store_options())?);
+        let stepped = surroundings.is_some();
+        let store =
+            Arc::new(stores.open_store(GROUP.0, StoreOptions { stepped, ..settings.store_options() })?);
         let options = LogOptions {
             cluster: owner.cluster,
             node: owner.id,
@@ -78,7 +108,9 @@ impl Opened {
         if let Some(founding) = founding {
             founding.write(&store)?;
         }
-        let (replica, applier) = resume(owner.id, &log, &*store, settings.raft.options(&settings.limits))?;
+        let mut options = settings.raft.options(&settings.limits);
+        options.seed = surroundings.as_ref().map_or(options.seed, |surroundings| surroundings.seed);
+        let (replica, applier) = resume(owner.id, &log, &*store, options)?;
         if log.hard_state(GROUP).is_none() {
             // From now on the disk has a log, and what is missing was lost.
             log.append(&[Record::HardState(GROUP, HardState { term: 0, vote: 0, commit: 0 })])?;
@@ -89,9 +121,9 @@ impl Opened {
             owner.disks.extend((member.disk != 0).then_some((member.id, member.disk)));
             peers.extend(member.peer_addresses.first().map(|address| (member.id, address.clone())));
         }
-        let clock = Arc::new(Clock::new());
+        let clock = Arc::new(Clock::simulated(surroundings.as_ref()));
         let published = Published { store, memory: applier.memory(), progress, clock };
-        let shared = Shared::new(owner, settings, log, stores, published, reserve);
+        let shared = Shared::new(owner, settings, log, stores, published, reserve, surroundings);
         Ok(Self { shared, replica, applier, peers, founders: None })
     }
 
@@ -108,7 +140,7 @@ impl Opened {
             settle(&BTreeMap::new())?;
         } else {
             self.shared.unsettle();
-            self.founders = Some(Founders { others, settle });
+            self.founders = Some(Founders::new(others, settle));
         }
         Ok(self)
     }
@@ -117,6 +149,19 @@ impl Opened {
     #[cfg(test)]
     pub(crate) fn into_parts(self) -> (Arc<Shared>, Replica, Applier) {
         (self.shared, self.replica, self.applier)
+    }
+
+    /// Runs the replica without threads: the caller takes their steps. It must have been
+    /// [opened](Self::open_simulated) for that. `known_peers` as in [`Self::start`].
+    ///
+    /// # Panics
+    /// It was opened for this machine.
+    pub fn step(self, mut known_peers: BTreeMap<u64, String>) -> Stepped {
+        let Self { shared, replica, applier, peers, founders } = self;
+        known_peers.extend(peers);
+        assert!(shared.surroundings.is_some(), "opened for a simulation");
+        shared.set_peers(&known_peers);
+        Stepped::new(shared, replica, applier, founders)
     }
 
     /// Runs the replica. Peers reach it on `listener`; `known_peers` are peer addresses by id that its store
@@ -129,7 +174,7 @@ impl Opened {
         known_peers.extend(peers);
         let peer_address = listener.local_addr()?;
         let runtime = tokio::runtime::Handle::current();
-        let handler = Arc::new(PeerHandler::new(&shared, runtime.clone()));
+        let handler = Arc::new(PeerHandler::new(&shared, Some(runtime.clone())));
         let (address, who) = (shared.settings.peer_address.clone(), (shared.cluster, shared.id, shared.disk));
         let patience = 2 * shared.settings.raft.election_timeout();
         let transport = Transport::start(listener, address, who, GROUP, handler, &known_peers, patience)?;

@@ -15,7 +15,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::runtime::Handle;
 
-const PERIOD: Duration = Duration::from_secs(1);
+pub(crate) const PERIOD: Duration = Duration::from_secs(1);
 
 /// The running thread.
 pub(crate) struct Upkeep {
@@ -31,7 +31,7 @@ impl Upkeep {
         let handle = guarded::spawn(&shared, "upkeep", move || {
             let mut reclaimed = None;
             while stopped.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
-                if let Err(error) = round(&upkeep, &runtime, &mut reclaimed) {
+                if let Err(error) = runtime.block_on(round(&upkeep, &mut reclaimed)) {
                     tracing::warn!(%error, "upkeep");
                 }
             }
@@ -47,20 +47,21 @@ impl Upkeep {
     }
 }
 
-fn round(shared: &Arc<Shared>, runtime: &Handle, reclaimed: &mut Option<Revision>) -> Result<(), StoreError> {
+/// One round. `reclaimed` is up to where the store's space was given back under the alarm.
+pub(crate) async fn round(shared: &Arc<Shared>, reclaimed: &mut Option<Revision>) -> Result<(), StoreError> {
     if shared.is_leader() && shared.settings.history.auto_compaction {
-        compact(shared, runtime)?;
+        compact(shared).await?;
     }
-    introduce(shared, runtime)?;
+    introduce(shared).await?;
     if let Err(error) = purge::purge(shared) {
         tracing::warn!(%error, "purging the log");
     }
-    watch_space(shared, runtime);
+    watch_space(shared).await;
     reclaim(shared, reclaimed);
     Ok(())
 }
 
-fn compact(shared: &Arc<Shared>, runtime: &Handle) -> Result<(), StoreError> {
+async fn compact(shared: &Arc<Shared>) -> Result<(), StoreError> {
     let published = shared.published.load_full();
     let (progress, keep) = (&published.progress, &shared.settings.history);
     let view = View::new(&*published.store, progress.sequence);
@@ -69,14 +70,14 @@ fn compact(shared: &Arc<Shared>, runtime: &Handle) -> Result<(), StoreError> {
     let too_old = history::revision_before(view, progress, oldest_kept)?;
     let target = too_many.max(too_old);
     if target > progress.compacted && target.0 > 1 {
-        propose(shared, runtime, Operation::Compact(target.0));
+        propose(shared, Operation::Compact(target.0)).await;
     }
     Ok(())
 }
 
 /// Tells the cluster this node's disk, unless it knows one, and its name and client URLs, if the member
 /// record says otherwise.
-fn introduce(shared: &Arc<Shared>, runtime: &Handle) -> Result<(), StoreError> {
+async fn introduce(shared: &Arc<Shared>) -> Result<(), StoreError> {
     if shared.leader() == 0 {
         return Ok(());
     }
@@ -87,7 +88,7 @@ fn introduce(shared: &Arc<Shared>, runtime: &Handle) -> Result<(), StoreError> {
     };
     if known.disk == 0 {
         let claim = DiskClaim { member: shared.id, disk: shared.disk, new: false };
-        propose(shared, runtime, Operation::ClaimDisk(claim));
+        propose(shared, Operation::ClaimDisk(claim)).await;
     }
     let current = system::Member {
         name: shared.settings.name.clone(),
@@ -95,12 +96,12 @@ fn introduce(shared: &Arc<Shared>, runtime: &Handle) -> Result<(), StoreError> {
         ..known.clone()
     };
     if current != known {
-        propose(shared, runtime, Operation::SetMember(current));
+        propose(shared, Operation::SetMember(current)).await;
     }
     Ok(())
 }
 
-fn watch_space(shared: &Arc<Shared>, runtime: &Handle) {
+async fn watch_space(shared: &Arc<Shared>) {
     let alarm = shared.no_space_alarm.load(Ordering::Relaxed);
     let free = shared.log.free_space().unwrap_or(u64::MAX);
     balance_reserve(shared, free, alarm);
@@ -117,19 +118,18 @@ fn watch_space(shared: &Arc<Shared>, runtime: &Handle) {
     if free < config.reserve_bytes || shared.reserve.is_given() || over_quota {
         tracing::error!(free, used, "raising the NOSPACE alarm: writes that grow the store are refused");
         let alarm = Alarm { member: shared.id, kind: AlarmKind::Nospace as i32 };
-        raise(shared, runtime, alarm);
+        raise(shared, alarm).await;
     }
 }
 
 /// Raises an alarm through whoever leads: this node may be the one whose log takes nothing more.
-fn raise(shared: &Arc<Shared>, runtime: &Handle, alarm: Alarm) {
+async fn raise(shared: &Arc<Shared>, alarm: Alarm) {
     if shared.is_leader() && shared.disk_full.load(Ordering::Relaxed) {
         // It hands over, if it can. What waited here until there is room would raise the alarm then.
         return;
     }
     let engine = Engine::new(Arc::clone(shared));
-    let raising = engine.propose_always(Operation::RaiseAlarm(alarm).into_command());
-    if let Err(error) = runtime.block_on(raising) {
+    if let Err(error) = engine.propose_always(Operation::RaiseAlarm(alarm).into_command()).await {
         tracing::debug!(%error, "raising an alarm");
     }
 }
@@ -167,9 +167,9 @@ fn reclaim(shared: &Shared, reclaimed: &mut Option<Revision>) {
 
 /// Proposes and waits for the answer, so that proposals do not pile up on a slow cluster. A failed one is
 /// made again in the next round.
-fn propose(shared: &Arc<Shared>, runtime: &Handle, operation: Operation) {
+async fn propose(shared: &Arc<Shared>, operation: Operation) {
     let engine = Engine::new(Arc::clone(shared));
-    if let Err(error) = runtime.block_on(engine.propose(operation.into_command())) {
+    if let Err(error) = engine.propose(operation.into_command()).await {
         tracing::debug!(%error, "upkeep proposal");
     }
 }

@@ -48,6 +48,11 @@ impl SimDisk {
         self.fail_next_sync.store(true, Ordering::SeqCst);
     }
 
+    /// Takes [`Self::fail_next_sync`] back.
+    pub fn spare_next_sync(&self) {
+        self.fail_next_sync.store(false, Ordering::SeqCst);
+    }
+
     /// Crashes the machine. Of what was written and not synced, a part drawn from `seed` has reached the
     /// disk: pages in any order, each perhaps torn.
     pub fn crash(&self, seed: u64) {

@@ -194,32 +194,12 @@ impl Acceptor {
     }
 
     fn judge(&self, greeting: &Greeting) -> Judgment<'_> {
-        if matches!(greeting.purpose, Purpose::Join | Purpose::Identify) {
-            return Judgment::of(Verdict::Welcome);
-        }
-        if greeting.cluster != self.who.cluster {
-            return Judgment::of(Verdict::OtherCluster);
-        }
-        if greeting.from == self.who.id {
-            return if greeting.incarnation == self.who.incarnation {
-                Judgment::of(Verdict::Oneself)
-            } else {
-                Judgment::duplicate(self.address.clone())
-            };
-        }
-        if greeting.to != self.who.id {
-            return Judgment::of(Verdict::OtherNode);
-        }
-        if self.handler.is_removed(greeting.from) {
-            return Judgment::of(Verdict::Removed);
-        }
-        let is_known = self.addresses.lock().contains_key(&greeting.from);
-        if !is_known && !self.handler.is_vouched_for(greeting.from) {
-            return Judgment::of(Verdict::Unknown);
-        }
-        // Invariant: One disk per member.
-        if self.handler.is_other_disk(greeting.from, greeting.disk) {
-            return Judgment::of(Verdict::OtherDisk);
+        let is_peer = self.addresses.lock().contains_key(&greeting.from);
+        match verdict(greeting, self.who, is_peer, &*self.handler) {
+            Verdict::Welcome if !greeting.purpose.is_of_a_member() => return Judgment::of(Verdict::Welcome),
+            Verdict::Welcome => {}
+            Verdict::Duplicate => return Judgment::duplicate(self.address.clone()),
+            refused => return Judgment::of(refused),
         }
         match self.holders.claim(greeting, &self.addresses) {
             Ok(held) => Judgment { held: Some(held), ..Judgment::of(Verdict::Welcome) },
@@ -252,6 +232,35 @@ impl Acceptor {
             self.counters.received_bytes.fetch_add(read as u64, Ordering::Relaxed);
         }
     }
+}
+
+/// What `who` answers to `greeting`, as far as that does not depend on other processes of the dialler's member.
+/// `is_peer` says whether `who` dials that member.
+pub fn verdict(greeting: &Greeting, who: Who, is_peer: bool, handler: &dyn Handler) -> Verdict {
+    if !greeting.purpose.is_of_a_member() {
+        return Verdict::Welcome;
+    }
+    if greeting.cluster != who.cluster {
+        return Verdict::OtherCluster;
+    }
+    if greeting.from == who.id {
+        let oneself = greeting.incarnation == who.incarnation;
+        return if oneself { Verdict::Oneself } else { Verdict::Duplicate };
+    }
+    if greeting.to != who.id {
+        return Verdict::OtherNode;
+    }
+    if handler.is_removed(greeting.from) {
+        return Verdict::Removed;
+    }
+    if !is_peer && !handler.is_vouched_for(greeting.from) {
+        return Verdict::Unknown;
+    }
+    // Invariant: One disk per member.
+    if handler.is_other_disk(greeting.from, greeting.disk) {
+        return Verdict::OtherDisk;
+    }
+    Verdict::Welcome
 }
 
 /// Reads with one deadline for all reads, so that nobody holds a connection by sending a byte now and then.

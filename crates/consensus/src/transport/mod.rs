@@ -18,7 +18,7 @@ mod silence;
 #[cfg(test)]
 mod tests;
 
-pub use acceptor::ACCEPTED_MAX;
+pub use acceptor::{ACCEPTED_MAX, verdict};
 pub use handler::{Counters, Handler};
 pub use outbox::OUTBOX_BYTES_MAX;
 

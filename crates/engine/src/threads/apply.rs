@@ -30,23 +30,35 @@ impl ApplyThread {
     }
 
     fn work_off(&mut self) -> Result<(), StoreError> {
-        self.system_changed()?;
-        self.publish_deadline();
+        self.begin()?;
         let mut work = Vec::new();
         while self.work.take(&mut work) {
-            let before = self.applier.progress().index;
-            for item in work.drain(..) {
-                self.step(item)?;
-            }
-            for waiter in self.applier.ready_reads() {
-                // An error: the client has disconnected.
-                let _ = waiter.send(Ok(()));
-            }
-            let applied = self.applier.progress().index;
-            if applied != before {
-                self.publish_deadline();
-                self.shared.inbox.push(Input::Applied(applied));
-            }
+            self.step(&mut work)?;
+        }
+        Ok(())
+    }
+
+    /// Before the first step.
+    pub(super) fn begin(&mut self) -> Result<(), StoreError> {
+        self.system_changed()?;
+        self.publish_deadline();
+        Ok(())
+    }
+
+    /// Does all of `work`, and says how far it has come.
+    pub(super) fn step(&mut self, work: &mut Vec<Work>) -> Result<(), StoreError> {
+        let before = self.applier.progress().index;
+        for item in work.drain(..) {
+            self.carry_out(item)?;
+        }
+        for waiter in self.applier.ready_reads() {
+            // An error: the client has disconnected.
+            let _ = waiter.send(Ok(()));
+        }
+        let applied = self.applier.progress().index;
+        if applied != before {
+            self.publish_deadline();
+            self.shared.inbox.push(Input::Applied(applied));
         }
         Ok(())
     }
@@ -56,7 +68,7 @@ impl ApplyThread {
         self.shared.next_deadline.store(deadline, Ordering::Relaxed);
     }
 
-    fn step(&mut self, work: Work) -> Result<(), StoreError> {
+    fn carry_out(&mut self, work: Work) -> Result<(), StoreError> {
         match work {
             Work::Expect(expectation) => self.applier.expect(expectation),
             Work::Wait(barrier) => self.applier.wait(barrier),
@@ -133,7 +145,7 @@ impl ApplyThread {
         let removed = system::removed(view)?;
         // Recorded before its connections are closed: a removed member that dials again at once must be told.
         self.shared.removed.lock().clone_from(&removed);
-        self.shared.transport().part_with(&removed);
+        self.shared.part_with(&removed);
         // A replica that joins has no member records yet, and keeps the peers that it started with.
         if !addresses.is_empty() {
             self.set_members(addresses);
@@ -165,7 +177,7 @@ impl ApplyThread {
                 "this member was removed from the cluster: delete its data folder before adding it anew",
             );
         }
-        self.shared.transport().set_peers(&addresses);
+        self.shared.set_peers(&addresses);
         *members = addresses;
     }
 }

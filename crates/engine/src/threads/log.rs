@@ -16,12 +16,29 @@ const SEAL_AFTER: Duration = Duration::from_millis(100);
 const FULL_DISK_PAUSE: Duration = Duration::from_millis(500);
 
 pub(super) struct LogThread {
-    pub(super) shared: Arc<Shared>,
-    pub(super) appends: Arc<Queue<Append>>,
+    shared: Arc<Shared>,
+    appends: Arc<Queue<Append>>,
+    /// What is to be written next.
+    records: Vec<Record>,
+}
+
+/// What came of writing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Written {
+    /// It is on the disk.
+    Done,
+    /// The disk has no room: to be tried again.
+    Full,
+    /// The log takes no more. The replica ends.
+    Failed,
 }
 
 impl LogThread {
-    pub(super) fn run(self) {
+    pub(super) fn new(shared: Arc<Shared>, appends: Arc<Queue<Append>>) -> Self {
+        Self { shared, appends, records: Vec::new() }
+    }
+
+    pub(super) fn run(mut self) {
         let mut appends = Vec::new();
         let mut seal_at = None;
         while self.appends.take(&mut appends, seal_at) {
@@ -33,44 +50,57 @@ impl LogThread {
                 continue;
             }
             seal_at = Some(Instant::now() + SEAL_AFTER);
-            let mut records = Vec::new();
-            for append in &mut appends {
-                records.append(&mut append.records);
+            loop {
+                match self.step(&mut appends) {
+                    Written::Done => break,
+                    Written::Failed => return,
+                    // A replica that stops does not wait for room: these records were not answered for.
+                    Written::Full if self.appends.wait_closed(Instant::now() + FULL_DISK_PAUSE) => return,
+                    Written::Full => {}
+                }
             }
-            if !self.write(&records) {
-                return;
-            }
-            // Invariant: Durable before answered. Peers and the raft thread hear of records only after their
-            // sync.
-            let Some(last) = appends.last().map(|append| append.number) else { continue };
-            for (to, message) in appends.drain(..).flat_map(|append| append.messages) {
-                send(&self.shared, to, message);
-            }
-            self.shared.inbox.push(Input::Written(last));
         }
         self.seal();
     }
 
-    /// False if the log can no longer be written.
-    fn seal(&self) -> bool {
-        self.shared.log.seal().inspect_err(|error| self.shared.fail(error)).is_ok()
+    /// Writes what `appends` hold, with one sync, and says so. On a full disk nothing happens.
+    pub(super) fn step(&mut self, appends: &mut Vec<Append>) -> Written {
+        for append in &mut *appends {
+            self.records.append(&mut append.records);
+        }
+        let written = self.write();
+        if written != Written::Done {
+            return written;
+        }
+        self.records.clear();
+        // Invariant: Durable before answered. Peers and the raft thread hear of records only after their sync.
+        let Some(last) = appends.last().map(|append| append.number) else { return written };
+        for (to, message) in appends.drain(..).flat_map(|append| append.messages) {
+            send(&self.shared, to, message);
+        }
+        self.shared.inbox.push(Input::Written(last));
+        written
     }
 
     /// False if the log can no longer be written.
-    fn write(&self, records: &[Record]) -> bool {
-        if records.is_empty() {
-            return true;
+    pub(super) fn seal(&self) -> bool {
+        self.shared.log.seal().inspect_err(|error| self.shared.fail(error)).is_ok()
+    }
+
+    fn write(&self) -> Written {
+        if self.records.is_empty() {
+            return Written::Done;
         }
         loop {
             let begun = Instant::now();
-            match self.shared.log.append(records) {
+            match self.shared.log.append(&self.records) {
                 Ok(()) => {
                     self.shared.metrics.log_write_seconds.observe(begun.elapsed().as_secs_f64());
-                    self.shared.metrics.log_write_records.observe(records.len() as f64);
+                    self.shared.metrics.log_write_records.observe(self.records.len() as f64);
                     if self.shared.disk_full.swap(false, Ordering::Relaxed) {
                         tracing::info!("the disk has room again: writes go on");
                     }
-                    return true;
+                    return Written::Done;
                 }
                 Err(LogError::NoSpace { .. }) if self.shared.reserve.give() => {
                     tracing::error!("the disk is full: its reserve is now used to delete and compact");
@@ -79,14 +109,11 @@ impl LogThread {
                     if !self.shared.disk_full.swap(true, Ordering::Relaxed) {
                         tracing::error!("the disk is full: writes are refused until there is room");
                     }
-                    // A replica that stops does not wait for room: these records were not answered for.
-                    if self.appends.wait_closed(Instant::now() + FULL_DISK_PAUSE) {
-                        return false;
-                    }
+                    return Written::Full;
                 }
                 Err(error) => {
                     self.shared.fail(&error);
-                    return false;
+                    return Written::Failed;
                 }
             }
         }

@@ -20,6 +20,7 @@ mod lag;
 mod log;
 mod raft;
 mod send;
+pub mod stepped;
 mod work;
 
 use super::apply::Applier;
@@ -28,6 +29,7 @@ use super::queue::Queue;
 use super::shared::Shared;
 use apply::ApplyThread;
 use log::LogThread;
+pub use log::Written;
 use quoin_consensus::replica::Replica;
 use raft::RaftThread;
 use std::io;
@@ -58,7 +60,7 @@ pub(crate) fn spawn(shared: &Arc<Shared>, replica: Replica, applier: Applier) ->
     let appends = Arc::new(Queue::default());
     let work = Arc::new(WorkQueue::default());
     let raft = RaftThread::new(Arc::clone(shared), replica, Arc::clone(&appends), Arc::clone(&work));
-    let log = LogThread { shared: Arc::clone(shared), appends };
+    let log = LogThread::new(Arc::clone(shared), appends);
     let apply = ApplyThread { shared: Arc::clone(shared), applier, work };
     let handles = vec![
         guarded::spawn(shared, "raft", || raft.run())?,

@@ -27,7 +27,12 @@ pub(super) struct RaftThread {
     alone: alone::Watch,
     wall_clock: clock::Watch,
     replayed: bool,
+    /// Where nobody else works while this thread waits, what does the work that it waits for.
+    meanwhile: Option<Meanwhile>,
 }
+
+/// Does what waits for the apply thread.
+pub(super) type Meanwhile = Box<dyn FnMut() + Send>;
 
 impl RaftThread {
     pub(super) fn new(
@@ -46,13 +51,43 @@ impl RaftThread {
             alone: alone::Watch::default(),
             wall_clock: clock::Watch::default(),
             replayed: false,
+            meanwhile: None,
         }
+    }
+
+    /// In a simulation: `work` is called whenever this thread would wait for the apply thread.
+    pub(super) fn while_waiting(&mut self, work: Meanwhile) {
+        self.meanwhile = Some(work);
     }
 
     pub(super) fn run(mut self) {
         let tick = Duration::from_millis(self.shared.settings.raft.tick_ms);
         let mut next_tick = Instant::now() + tick;
         let mut inputs = Vec::new();
+        self.begin();
+        while self.shared.inbox.take(&mut inputs, Some(next_tick)) {
+            // Lets those who are about to push do so first: what comes together is proposed and confirmed
+            // together. This costs an idle machine nothing and makes a busy one's batches larger.
+            std::thread::yield_now();
+            self.shared.inbox.take_more(&mut inputs);
+            let is_due = || {
+                let now = Instant::now();
+                let is_due = now >= next_tick;
+                if is_due {
+                    // A thread that was not scheduled for a while must not take that for many missed heartbeats.
+                    next_tick = (next_tick + tick).max(now);
+                }
+                is_due
+            };
+            if !self.step(&mut inputs, is_due) {
+                break;
+            }
+        }
+        self.end();
+    }
+
+    /// Before the first step.
+    pub(super) fn begin(&mut self) {
         self.replica.pass(self.shared.now_ms());
         self.replica.set_wall(self.shared.clock.wall());
         self.publish_status();
@@ -63,30 +98,31 @@ impl RaftThread {
             self.work_off();
         }
         self.note_replay(self.shared.published.load().progress.index);
-        while self.shared.inbox.take(&mut inputs, Some(next_tick)) {
-            // Lets those who are about to push do so first: what comes together is proposed and confirmed
-            // together. This costs an idle machine nothing and makes a busy one's batches larger.
-            std::thread::yield_now();
-            self.shared.inbox.take_more(&mut inputs);
-            // After everything that is about to be fed in has come.
-            self.replica.pass(self.shared.now_ms());
-            let mut stop = false;
-            for input in inputs.drain(..) {
-                stop |= matches!(input, Input::Stop);
-                self.feed(input);
-            }
-            if stop {
-                break;
-            }
-            let now = Instant::now();
-            if now >= next_tick {
-                // A thread that was not scheduled for a while must not take that for many missed heartbeats.
-                next_tick = (next_tick + tick).max(now);
-                self.tick(now);
-            }
-            self.work_off();
-            self.publish_time();
+    }
+
+    /// Takes `inputs`, then ticks if that `is_due`, and carries out what comes of it. False once the replica is to
+    /// end.
+    pub(super) fn step(&mut self, inputs: &mut Vec<Input>, is_due: impl FnOnce() -> bool) -> bool {
+        // After everything that is about to be fed in has come.
+        self.replica.pass(self.shared.now_ms());
+        let mut stop = false;
+        for input in inputs.drain(..) {
+            stop |= matches!(input, Input::Stop);
+            self.feed(input);
         }
+        if stop {
+            return false;
+        }
+        if is_due() {
+            self.tick(Instant::now());
+        }
+        self.work_off();
+        self.publish_time();
+        true
+    }
+
+    /// After the last step.
+    pub(super) fn end(&mut self) {
         self.replica.fail_queue(Lost::NoLeader);
     }
 
@@ -279,6 +315,9 @@ impl RaftThread {
         let received = self.received.take().expect("only a snapshot that was offered is accepted");
         let (done, installed) = std::sync::mpsc::sync_channel(1);
         self.work.extend([Work::Install(received, done)]);
+        if let Some(work) = &mut self.meanwhile {
+            work();
+        }
         let installed = installed.recv().is_ok();
         self.replica.know_stamp(self.shared.published.load().progress.stamp);
         installed
@@ -333,13 +372,11 @@ mod tests {
 
     impl RaftThread {
         /// Takes what comes within `patience`; false if nothing does.
-        fn step(&mut self, patience: Duration) -> bool {
+        fn wait(&mut self, patience: Duration) -> bool {
             let mut inputs = Vec::new();
             self.shared.inbox.take(&mut inputs, Some(Instant::now() + patience));
             let came = !inputs.is_empty();
-            self.replica.pass(self.shared.now_ms());
-            inputs.into_iter().for_each(|input| self.feed(input));
-            self.work_off();
+            self.step(&mut inputs, || false);
             came
         }
 
@@ -362,20 +399,20 @@ mod tests {
         let opened = Opened::open(owner, folder.path(), disk, Settings::default(), Some(&founding)).unwrap();
         let (shared, replica, applier) = opened.into_parts();
         let runtime = tokio::runtime::Runtime::new().unwrap();
-        let handler = Arc::new(PeerHandler::new(&shared, runtime.handle().clone()));
+        let handler = Arc::new(PeerHandler::new(&shared, Some(runtime.handle().clone())));
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let who = (shared.cluster, shared.id, shared.disk);
         let (nobody, patience) = (BTreeMap::new(), Duration::from_secs(60));
         let transport = Transport::start(listener, String::new(), who, GROUP, handler, &nobody, patience);
         shared.set_transport(transport.unwrap());
         let (appends, work) = (Arc::new(Queue::default()), Arc::new(WorkQueue::default()));
-        let log = LogThread { shared: Arc::clone(&shared), appends: Arc::clone(&appends) };
+        let log = LogThread::new(Arc::clone(&shared), Arc::clone(&appends));
         let apply = ApplyThread { shared: Arc::clone(&shared), applier, work: Arc::clone(&work) };
         let threads = [std::thread::spawn(|| log.run()), std::thread::spawn(|| apply.run())];
         let mut raft = RaftThread::new(Arc::clone(&shared), replica, appends, work);
         while !raft.replica.is_leader() {
             raft.tick(Instant::now());
-            raft.step(Duration::from_millis(5));
+            raft.wait(Duration::from_millis(5));
         }
         // Due as soon as they are written, and from here on nothing ticks.
         for number in 0..KEYS {
@@ -386,7 +423,7 @@ mod tests {
         }
         let mut most = 0;
         while most < KEYS || raft.keys() > 0 {
-            assert!(raft.step(Duration::from_secs(20)), "{} keys are left, and nothing comes", raft.keys());
+            assert!(raft.wait(Duration::from_secs(20)), "{} keys are left, and nothing comes", raft.keys());
             most = most.max(raft.keys());
         }
         drop(raft);
@@ -420,7 +457,7 @@ mod tests {
         })));
         assert_eq!(raft.replica.committed(), index, "it was accepted");
         drop(raft);
-        LogThread { shared: Arc::clone(&shared), appends }.run();
+        LogThread::new(Arc::clone(&shared), appends).run();
         let (base, progress) = (shared.log.base(GROUP), shared.published.load().progress);
         assert_eq!((base.index, Term(base.term)), (progress.index.0, progress.term));
     }

@@ -12,7 +12,7 @@ pub(super) fn send(shared: &Shared, to: u64, message: PeerMessage) {
         PeerMessage::Forward { request, .. } => Some(*request),
         _ => None,
     };
-    if !shared.transport().send(to, message)
+    if !shared.send(to, message)
         && let Some(request) = request
     {
         let message = PeerMessage::ForwardReply { request, outcome: ForwardOutcome::NotLeader };

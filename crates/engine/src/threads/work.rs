@@ -61,6 +61,16 @@ impl WorkQueue {
         self.queue.take(into, None)
     }
 
+    /// Whether nothing waits.
+    pub(super) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// As [`Self::take`], without waiting.
+    pub(super) fn take_now(&self, into: &mut Vec<Work>) {
+        self.queue.take_more(into);
+    }
+
     /// An entry that was taken is about to be applied.
     pub(super) fn taken(&self, committed: &Committed) {
         let mut backlog = self.backlog.lock();

@@ -28,11 +28,13 @@ pub struct Options {
     pub ring_events_max: usize,
     /// Maximum bytes of keys and values, about.
     pub ring_bytes_max: usize,
+    /// Watchers read history where they are polled, not on a thread of the runtime's: for simulations.
+    pub inline: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { ring_events_max: 65_536, ring_bytes_max: 64 << 20 }
+        Self { ring_events_max: 65_536, ring_bytes_max: 64 << 20, inline: false }
     }
 }
 
@@ -67,7 +69,7 @@ impl Hub {
         let concerned = registry.concerned(&events);
         let entry = Entry::of(events);
         let mut ring = self.ring.write();
-        let Options { ring_events_max, ring_bytes_max } = self.options;
+        let Options { ring_events_max, ring_bytes_max, .. } = self.options;
         let dropped = entry.map(|entry| ring.push(entry, ring_events_max, ring_bytes_max));
         // Invariant: Marks. The lock keeps watchers from taking their marks.
         for (group, revision) in &concerned {
@@ -117,6 +119,10 @@ impl Hub {
 
     pub(super) fn source(&self) -> &Arc<dyn Source> {
         &self.source
+    }
+
+    pub(super) fn is_inline(&self) -> bool {
+        self.options.inline
     }
 
     pub(super) fn is_stopped(&self) -> bool {

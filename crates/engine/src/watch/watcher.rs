@@ -145,6 +145,9 @@ impl Watcher {
         if let Some(piece) = self.hub.read_ring(&self.interest, from, newest) {
             return Ok(piece);
         }
+        if self.hub.is_inline() {
+            return Ok(history::read(&**self.hub.source(), &self.interest, from, newest)?);
+        }
         let (source, interest) = (Arc::clone(self.hub.source()), Arc::clone(&self.interest));
         let reading = tokio::task::spawn_blocking(move || history::read(&*source, &interest, from, newest));
         // The runtime drops blocking work only when it ends itself.
