@@ -1,26 +1,37 @@
-//! A cluster of three replicas in one thread: the real replica loop, the real log format, the real machines,
-//! on a simulated clock, network and disk. Every random choice is drawn from one seed, so the same seed is
-//! the same run, and a seed is a bug report.
+//! A cluster in one thread, simulated from a seed: the same seed is the same run, and a seed is a bug report.
 //!
-//! Simulated faults: messages that are delayed, lost, duplicated or cut off by partitions; crashes between
-//! any two steps and in the middle of a write, after which the replica restarts with what its disk had synced
-//! and a store as old as its last flush; followers so far behind that they need a snapshot; clocks that
-//! differ.
+//! The code of a replica is the engine's own, from its start to its threads' steps, and so are the log, the store,
+//! the frames on the wire and the snapshots: see [`quoin_engine::stepped`]. Simulated are the order in which steps are
+//! taken, time, the network, and the disk of the log. What the simulation does not have: the transport's sockets, the
+//! adapters that clients talk to, a store that a crash cuts off in the middle of a write.
 //!
-//! Checks: no acknowledged write is lost; a linearizable read is never older than a write acknowledged before
-//! it began; replicas that have applied the same entry have the same state; time and revisions never run
-//! backwards.
+//! Reading order: `world.rs` (what can happen), `run.rs` (a run from storm to calm), `node.rs` and `life.rs` (a machine,
+//! its process), `threads.rs` (when steps are taken), `network.rs` and `streams.rs`, `faults.rs` and `inject.rs`,
+//! `operator.rs` (members are replaced), `clients.rs` and `watches.rs` (the work), `record.rs`, `linear.rs` and
+//! `checks.rs` (what must be true), `schedule.rs` and `tasks.rs`.
 //!
 //! ```
-//! let report = quoin_sim::run(quoin_sim::Settings { seed: 7, duration_ms: 1_000 })?;
-//! assert!(report.counts.writes > 0);
-//! # Ok::<(), anyhow::Error>(())
+//! let report = quoin_sim::run(quoin_sim::Settings { seed: 7, duration_ms: 2_000 })?;
+//! assert!(report.last_index > 0);
+//! # Ok::<(), quoin_sim::Failure>(())
 //! ```
-//!
-//! `cluster.rs` is the world, `node.rs` one replica in it, `workload.rs` the clients and their checks.
 
-mod cluster;
+mod checks;
+mod clients;
+mod faults;
+mod inject;
+mod life;
+mod linear;
+mod network;
 mod node;
-mod workload;
+mod operator;
+mod record;
+mod run;
+mod schedule;
+mod streams;
+mod tasks;
+mod threads;
+mod watches;
+mod world;
 
-pub use cluster::{Report, Settings, run};
+pub use run::{Counts, Failure, Report, Settings, run, shortest};

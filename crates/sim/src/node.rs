@@ -1,204 +1,220 @@
-//! One replica of the simulation: its disk, which survives a crash, and its memory, which does not.
-//!
-//! Everything that decides is the node's own code: [`quoin_engine::resume`] joins log and store, [`Replica`]
-//! speaks the protocol, [`Applier`] changes the state. This file only carries out their effects, at simulated
-//! times, on a simulated disk.
+//! One machine: what survives a crash of its process, and the process. The process is the engine's: see
+//! [`quoin_engine::stepped`].
 
-use anyhow::{Context, Result, ensure};
-use bytes::Bytes;
-use quoin_consensus::GROUP;
-use quoin_consensus::log::{Log, Options as LogOptions, SimDisk};
-use quoin_consensus::message::PeerMessage;
-use quoin_consensus::replica::{Append, Effects, Options, Replica};
-use quoin_core::store::{MemoryStore, Order, Version};
-use quoin_core::{Progress, Stamp, Store, View, machines, system};
-use quoin_engine::Founding;
-use quoin_engine::apply::{Applied, Applier};
-use std::collections::VecDeque;
-use std::sync::Arc;
+use quoin_consensus::greeting::{Greeting, Purpose, Who};
+use quoin_consensus::log::SimDisk;
+use quoin_engine::stepped::Stepped;
+use quoin_engine::{
+    Founding, HistoryConfig, Limits, LogConfig, OpenError, Opened, Owner, RaftConfig, Settings,
+};
+use quoin_engine::{StoreConfig, Surroundings};
+use rand::Rng;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Every version of every key: what a store's flush leaves on disk, and what a snapshot carries.
-pub(crate) type Dump = Vec<Version>;
-
-/// What right wall clocks show when the world begins.
+/// The cluster's id.
+pub(crate) const CLUSTER: u64 = 7;
+/// What right wall clocks show when the world begins, in milliseconds.
 pub(crate) const FIRST_MS: u64 = 1_000_000_000;
 
-/// One replica.
-pub(crate) struct Node {
+/// What `identity.json` holds.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Identity {
+    /// 0 until a node that joins has been told.
     pub(crate) id: u64,
-    disk: Arc<SimDisk>,
-    flushed: Dump,
-    pub(crate) running: Option<Running>,
+    pub(crate) founder: bool,
+    pub(crate) disk: u64,
+    pub(crate) settled: bool,
+    pub(crate) founders: BTreeMap<u64, u64>,
 }
 
-/// What a crash destroys.
-pub(crate) struct Running {
-    pub(crate) replica: Replica,
-    pub(crate) applier: Applier,
-    pub(crate) store: MemoryStore,
-    pub(crate) log: Arc<Log>,
-    /// Appends on their way to the disk, each with the time at which it arrives.
-    pub(crate) appends: VecDeque<(u64, Append)>,
-    /// A snapshot that was offered to the replica, until it accepts or drops it.
-    pub(crate) snapshot: Option<Dump>,
-    /// How far this machine's wall clock is ahead of the world's, in milliseconds.
-    pub(crate) clock_skew_ms: i64,
-    /// When it started: from there its monotonic clock counts.
-    started_ms: u64,
+/// One machine.
+pub(crate) struct Node {
+    identity: Arc<Mutex<Identity>>,
+    pub(crate) address: String,
+    pub(crate) disk: Arc<SimDisk>,
+    folder: PathBuf,
+    pub(crate) process: Option<Process>,
+    /// How often a process was started here: tells events of one from those of another.
+    pub(crate) life: u64,
+    /// How far its wall clock is ahead of the world's, in milliseconds.
+    pub(crate) clock_ahead_ms: i64,
+    /// Until when its process stands still, and its disk takes nothing.
+    pub(crate) paused_until: u64,
+    pub(crate) hangs_until: u64,
+    /// It has lost its disk since its member was heard of: it must not take part as that member again.
+    pub(crate) lost: bool,
+    /// The newest entry after which its state was compared.
+    pub(crate) compared: u64,
+    /// A failure was injected that may end the process.
+    pub(crate) sync_failed: bool,
+    /// Its disk has no room.
+    pub(crate) full: bool,
 }
 
-/// What a node asks of the world.
-#[derive(Default)]
-pub(crate) struct Requests {
-    pub(crate) messages: Vec<(u64, PeerMessage)>,
-    pub(crate) snapshots_wanted: Vec<u64>,
-    pub(crate) applied: Vec<(Progress, Applied)>,
+/// A running process.
+pub(crate) struct Process {
+    pub(crate) stepped: Stepped,
+    pub(crate) surroundings: Arc<Surroundings>,
+    pub(crate) incarnation: u64,
+    started: u64,
+    /// Whom it dials.
+    pub(crate) peers: BTreeSet<u64>,
+    /// A step of the raft thread, of the apply thread, is on the schedule.
+    pub(crate) raft_due: bool,
+    pub(crate) apply_due: bool,
+    /// How often the log thread has written.
+    pub(crate) writes: u64,
 }
 
 impl Node {
-    /// A founding replica with an empty disk.
-    pub(crate) fn new(id: u64, voters: &[u64]) -> Self {
-        let store = MemoryStore::new();
-        let member = |id: &u64| system::Member { id: *id, ..system::Member::default() };
-        let founding = Founding::of(voters.iter().map(member).collect());
-        machines::found(&store, founding.record(), &founding.members);
-        Self { id, disk: Arc::new(SimDisk::new()), flushed: store.dump(), running: None }
+    /// A machine with an empty disk, whose node is a founder if it has an `id`.
+    pub(crate) fn new(place: usize, id: u64, folder: PathBuf, disk: u64) -> Self {
+        let identity = Identity { id, founder: id > 0, disk, ..Identity::default() };
+        Self {
+            identity: Arc::new(Mutex::new(identity)),
+            address: format!("machine-{place}:1"),
+            disk: Arc::new(SimDisk::new()),
+            folder,
+            process: None,
+            life: 0,
+            clock_ahead_ms: 0,
+            paused_until: 0,
+            hangs_until: 0,
+            lost: false,
+            compared: 0,
+            sync_failed: false,
+            full: false,
+        }
     }
 
-    /// Starts the replica, for the first time or after a crash.
-    pub(crate) fn start(&mut self, seed: u64, now_ms: u64, clock_skew_ms: i64) -> Result<()> {
-        let store = restore(&self.flushed);
-        let (node, disk) = (self.id, self.id);
-        let options = LogOptions { cluster: 1, node, disk, segment_bytes: 1 << 16, cache_bytes: 1 << 14 };
-        let log = Arc::new(Log::open(Arc::clone(&self.disk) as _, options).context("recovering the log")?);
-        let options = Options { seed, batch_bytes_max: 4096, message_bytes_max: 2048, ..Options::default() };
-        let (replica, applier) = quoin_engine::resume(self.id, &log, &store, options)?;
-        let (appends, snapshot) = (VecDeque::new(), None);
-        let mut running =
-            Running { replica, applier, store, log, appends, snapshot, clock_skew_ms, started_ms: now_ms };
-        running.see_clock(now_ms);
-        self.running = Some(running);
+    pub(crate) fn identity(&self) -> MutexGuard<'_, Identity> {
+        self.identity.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn id(&self) -> u64 {
+        self.identity().id
+    }
+
+    /// Empties the disk. Whoever finds it empty begins as a node with this `identity`.
+    pub(crate) fn wipe(&mut self, folder: PathBuf, identity: Identity) {
+        self.disk = Arc::new(SimDisk::new());
+        // An error: nothing is there.
+        let _ = std::fs::remove_dir_all(&self.folder);
+        self.folder = folder;
+        self.identity = Arc::new(Mutex::new(identity));
+    }
+
+    /// Loses the log, and keeps the rest.
+    pub(crate) fn lose_log(&mut self) {
+        self.disk = Arc::new(SimDisk::new());
+    }
+
+    /// Starts the process, at `now`. `peers` are those that it was told besides the ones in its store.
+    pub(crate) fn start(
+        &mut self,
+        now: u64,
+        rng: &mut impl Rng,
+        founding: &Founding,
+        peers: &BTreeMap<u64, String>,
+    ) -> Result<(), OpenError> {
+        self.life += 1;
+        let identity = self.identity().clone();
+        let owner = Owner {
+            cluster: CLUSTER,
+            id: identity.id,
+            disk: identity.disk,
+            settled: identity.settled,
+            disks: identity.founders.clone(),
+        };
+        let surroundings = Surroundings::new(rng.random(), wall_ms(now, self.clock_ahead_ms));
+        let founding = identity.founder.then_some(founding);
+        let settings = settings(&self.address, rng);
+        let disk = Arc::clone(&self.disk) as _;
+        let mut opened =
+            Opened::open_simulated(&surroundings, owner, &self.folder, disk, settings, founding)?;
+        if !identity.settled {
+            let kept = Arc::clone(&self.identity);
+            let settle = move |founders: &BTreeMap<u64, u64>| {
+                let mut identity = kept.lock().unwrap_or_else(PoisonError::into_inner);
+                identity.settled = true;
+                identity.founders.clone_from(founders);
+                Ok(())
+            };
+            opened = opened.settle_with(identity.founder, Box::new(settle)).expect("it does not fail");
+        }
+        let stepped = opened.step(peers.clone());
+        self.process = Some(Process {
+            stepped,
+            surroundings,
+            incarnation: rng.random(),
+            started: now,
+            peers: BTreeSet::new(),
+            raft_due: false,
+            apply_due: false,
+            writes: 0,
+        });
         Ok(())
     }
 
-    /// Crashes. If in the middle of a write, the sync of the first pending append does not return. If the
-    /// `power` fails, the page cache goes too, and any part of what was not synced may have reached the
-    /// disk.
-    pub(crate) fn crash(&mut self, seed: u64, in_the_middle_of_a_write: bool, power: bool) {
-        let Some(mut running) = self.running.take() else { return };
-        if in_the_middle_of_a_write && let Some((_, append)) = running.appends.pop_front() {
-            self.disk.fail_next_sync();
-            // The error is the crash itself.
-            let _ = running.log.append(&append.records);
-        }
-        drop(running);
-        if power {
-            self.disk.crash(seed);
+    /// Tells the process what time it is.
+    pub(crate) fn set_clocks(&self, now: u64) {
+        if let Some(process) = &self.process {
+            let monotonic_ms = (now - process.started) / 1000;
+            process.surroundings.set_clocks(monotonic_ms, wall_ms(now, self.clock_ahead_ms));
         }
     }
 
-    /// Flushes the store to disk and purges the log up to there.
-    pub(crate) fn flush(&mut self) -> Result<()> {
-        if let Some(running) = &self.running {
-            self.flushed = running.store.dump();
-            let index = running.applier.progress().index.0;
-            running.log.purge(GROUP, index)?;
-            running.log.seal()?;
-        }
-        Ok(())
+    /// Who it is, as it tells those who dial it.
+    pub(crate) fn who(&self) -> Option<Who> {
+        let incarnation = self.process.as_ref()?.incarnation;
+        Some(Who { cluster: CLUSTER, id: self.id(), incarnation })
     }
 
-    /// Completes the appends that are due and carries out the replica's effects until there are none.
-    /// `disk_ms` draws how long a new append takes.
-    pub(crate) fn work(&mut self, now_ms: u64, mut disk_ms: impl FnMut() -> u64) -> Result<Requests> {
-        let mut requests = Requests::default();
-        let Some(running) = &mut self.running else { return Ok(requests) };
-        while let Some((_, append)) = running.appends.pop_front_if(|(due, _)| *due <= now_ms) {
-            running.log.append(&append.records)?;
-            requests.messages.extend(append.messages);
-            running.replica.written(append.number);
-        }
-        loop {
-            let effects = running.replica.effects(now_ms - running.started_ms);
-            if effects.is_empty() {
-                return Ok(requests);
-            }
-            let Effects { messages, append, expectations, committed, barriers, snapshots_wanted, install } =
-                effects;
-            requests.messages.extend(messages);
-            requests.snapshots_wanted.extend(snapshots_wanted);
-            expectations.into_iter().for_each(|expectation| running.applier.expect(expectation));
-            if install.is_some() {
-                let dump = running.snapshot.take().context("an accepted snapshot was offered")?;
-                running.store = restore(&dump);
-                running.applier.installed(&running.store)?;
-                running.replica.know_stamp(running.applier.progress().stamp);
-                self.flushed = dump;
-            }
-            if let Some(append) = append {
-                // Appends stay in order, however long each takes.
-                let after = running.appends.back().map_or(0, |(due, _)| *due);
-                running.appends.push_back(((now_ms + disk_ms()).max(after), append));
-            }
-            for entry in committed {
-                let before = running.applier.progress();
-                let applied = running.applier.apply(&running.store, entry)?;
-                let progress = running.applier.progress();
-                let forward = progress.revision >= before.revision && progress.stamp >= before.stamp;
-                ensure!(forward, "time or revisions ran backwards: {before:?}, then {progress:?}");
-                requests.applied.push((progress, applied));
-            }
-            running.replica.applied(running.applier.progress().index.0);
-            barriers.into_iter().for_each(|barrier| running.applier.wait(barrier));
-            for waiter in running.applier.ready_reads() {
-                let _ = waiter.send(Ok(()));
-            }
-        }
+    /// What it says to `to` when it dials it.
+    pub(crate) fn greeting(&self, purpose: Purpose, to: u64) -> Option<Greeting> {
+        let incarnation = self.process.as_ref()?.incarnation;
+        let (from, disk, address) = (self.id(), self.identity().disk, self.address.clone());
+        Some(Greeting { purpose, cluster: CLUSTER, from, to, incarnation, disk, address })
     }
 }
 
-impl Running {
-    /// A tick has passed.
-    pub(crate) fn tick(&mut self, now_ms: u64) {
-        self.pass(now_ms);
-        self.see_clock(now_ms);
-        self.replica.tick();
-        self.applier.give_up(self.replica.ticks());
-    }
-
-    fn see_clock(&mut self, now_ms: u64) {
-        self.replica.set_wall(Stamp((FIRST_MS + now_ms).saturating_add_signed(self.clock_skew_ms)));
-    }
-
-    /// Tells the replica how much time has passed.
-    pub(crate) fn pass(&mut self, now_ms: u64) {
-        self.replica.pass(now_ms - self.started_ms);
-    }
-
-    /// Offers the replica a snapshot that `from` has sent.
-    pub(crate) fn offer_snapshot(&mut self, from: u64, dump: Dump) -> Result<()> {
-        let store = restore(&dump);
-        let progress = machines::read_progress(&store)?;
-        let configuration = quoin_engine::configuration_of(&store)?;
-        self.snapshot = Some(dump);
-        self.replica.offer_snapshot(from, progress.index.0, progress.term.0, &configuration);
-        Ok(())
-    }
-
-    /// All live records as of the last applied entry.
-    pub(crate) fn state(&self) -> Result<Vec<(Bytes, Bytes)>> {
-        let view = View::new(&self.store, self.applier.progress().sequence);
-        view.scan(b"", b"", Order::Ascending).map(|pair| pair.map_err(Into::into)).collect()
-    }
+fn wall_ms(now: u64, ahead_ms: i64) -> u64 {
+    (FIRST_MS + now / 1000).saturating_add_signed(ahead_ms)
 }
 
-fn restore(dump: &Dump) -> MemoryStore {
-    let store = MemoryStore::new();
-    for (key, at, value) in dump {
-        match value {
-            Some(value) => store.put(key, value.clone(), *at),
-            None => store.delete(key, *at),
-        }
+/// Settings that differ from start to start, small enough for a short run to reach their bounds.
+fn settings(address: &str, rng: &mut impl Rng) -> Settings {
+    let mut pick = |choices: &[u64]| choices[rng.random_range(0..choices.len())];
+    Settings {
+        name: String::new(),
+        peer_address: address.into(),
+        client_urls: Vec::new(),
+        raft: RaftConfig {
+            batch_commands_max: pick(&[4, 64, 4096]) as usize,
+            batch_bytes_max: pick(&[2 << 10, 1 << 20]) as usize,
+            batches_in_flight_max: pick(&[1, 2, 4]) as usize,
+            ..RaftConfig::default()
+        },
+        log: LogConfig {
+            segment_bytes: pick(&[16 << 10, 64 << 10]),
+            cache_bytes: pick(&[0, 16 << 10, 1 << 20]) as usize,
+            keep_bytes: pick(&[0, 64 << 10, 256 << 20]),
+            keep_entries: pick(&[0, 50, 1_000_000]),
+            snapshot_keep_bytes: pick(&[0, 256 << 10, 4 << 30]),
+        },
+        store: StoreConfig {
+            cache_bytes: 256 << 10,
+            memtable_bytes: pick(&[8 << 10, 64 << 10, 1 << 20]),
+            quota_bytes: 0,
+            reserve_bytes: 0,
+        },
+        history: HistoryConfig {
+            auto_compaction: pick(&[0, 1]) == 1,
+            keep_s: 600,
+            keep_revisions: pick(&[40, 500_000]),
+        },
+        limits: Limits::default(),
     }
-    store
 }

@@ -1,0 +1,135 @@
+//! Faults as they happen.
+
+use crate::clients::{Known, Outcome};
+use crate::faults::Fault;
+use crate::node::FIRST_MS;
+use crate::schedule::{MS, S};
+use crate::world::{Event, World};
+use anyhow::Result;
+use quoin_core::system;
+use rand::Rng;
+
+const HOUR_MS: i64 = 3_600_000;
+/// How far apart right clocks are, in milliseconds.
+pub(crate) const CLOCK_SKEW_MS: i64 = 50;
+
+impl World {
+    pub(crate) fn schedule_fault(&mut self, fault: Fault) {
+        let wait = self.faults.wait(fault, &mut self.rng);
+        self.schedule.after(wait, Event::Fault(fault));
+    }
+
+    pub(crate) fn fault(&mut self, fault: Fault) -> Result<()> {
+        if !self.stormy {
+            return Ok(());
+        }
+        self.schedule_fault(fault);
+        let place = self.rng.random_range(0..self.nodes.len());
+        match fault {
+            Fault::Kill => self.kill(place, false),
+            Fault::PowerOff => self.kill(place, true),
+            Fault::Pause => {
+                let lasts = if self.rng.random_bool(0.7) { self.up_to(300 * MS) } else { self.up_to(5 * S) };
+                self.nodes[place].paused_until = self.schedule.now() + lasts;
+            }
+            Fault::Cut => {
+                self.counts.partitions += 1;
+                self.cut(place);
+            }
+            Fault::Break => self.break_one(),
+            Fault::DiskHangs => {
+                let lasts = self.up_to(5 * S);
+                self.nodes[place].hangs_until = self.schedule.now() + lasts;
+            }
+            Fault::SyncFails => {
+                self.nodes[place].disk.fail_next_sync();
+                self.nodes[place].sync_failed = true;
+            }
+            Fault::DiskFills => {
+                let (room, lasts) = (self.up_to(20_000), self.up_to(5 * S));
+                self.nodes[place].disk.set_room(room);
+                self.nodes[place].full = true;
+                self.schedule.after(lasts, Event::Room(place));
+            }
+            Fault::ClockJumps => self.move_clock(place),
+            Fault::Flush => self.tend_store(place, |store| store.flush())?,
+            Fault::Merge => self.tend_store(place, |store| {
+                store.work_background();
+                Ok(())
+            })?,
+            Fault::HandOver => self.hand_over()?,
+            Fault::Compact => self.compact(place),
+            Fault::Wipe => self.lose_disk(place)?,
+        }
+        self.follow_up(place)
+    }
+
+    /// Ends a process between two steps, or in the middle of a write: then its sync does not return.
+    fn kill(&mut self, place: usize, power: bool) {
+        let node = &mut self.nodes[place];
+        let Some(process) = &mut node.process else { return };
+        self.counts.crashes += 1;
+        if process.stepped.is_writing() && self.rng.random_bool(0.5) {
+            node.disk.fail_next_sync();
+            // What comes of it nobody hears.
+            let _ = process.stepped.write();
+            node.disk.spare_next_sync();
+        }
+        // A dead machine does not say that it is.
+        self.end(place, if power { 2 * S } else { 50 * MS });
+        if power {
+            let seed = self.rng.random();
+            self.nodes[place].disk.crash(seed);
+        }
+        let after = if self.rng.random_bool(0.7) { self.up_to(S) } else { self.up_to(10 * S) };
+        self.schedule.after(after, Event::Start(place));
+    }
+
+    /// Makes a wall clock wrong, and sets the others right: a minority is wrong.
+    fn move_clock(&mut self, place: usize) {
+        for node in &mut self.nodes {
+            node.clock_ahead_ms = self.rng.random_range(0..CLOCK_SKEW_MS);
+        }
+        let furthest = if self.rng.random_bool(0.5) { HOUR_MS } else { (FIRST_MS / 2) as i64 };
+        if self.nodes.len() > 2 {
+            self.nodes[place].clock_ahead_ms = self.rng.random_range(-furthest..furthest);
+            self.counts.clocks_moved += 1;
+        }
+    }
+
+    fn tend_store(
+        &mut self,
+        place: usize,
+        tend: impl FnOnce(&quoin_store::LsmStore) -> Result<(), quoin_core::StoreError>,
+    ) -> Result<()> {
+        let Some(process) = &self.nodes[place].process else { return Ok(()) };
+        Ok(tend(process.stepped.engine().latest().store())?)
+    }
+
+    fn hand_over(&mut self) -> Result<()> {
+        let to = self.nodes[self.rng.random_range(0..self.nodes.len())].id();
+        for node in &self.nodes {
+            if let Some(process) = &node.process {
+                process.stepped.transfer(to);
+            }
+        }
+        (0..self.nodes.len()).try_for_each(|place| self.follow_up(place))
+    }
+
+    fn compact(&mut self, place: usize) {
+        let at = self.process_at(place);
+        let Some(process) = &self.nodes[place].process else { return };
+        let engine = process.stepped.engine();
+        let newest = engine.latest().progress().revision.0;
+        let keep = self.rng.random_range(1..60);
+        let command = system::Operation::Compact(newest.saturating_sub(keep)).into_command();
+        self.tasks.add(Known::Other { at }, async move { Outcome::Write(engine.propose(command).await) });
+    }
+
+    /// A disk has room again.
+    pub(crate) fn room(&mut self, place: usize) -> Result<()> {
+        self.nodes[place].disk.set_room(u64::MAX);
+        self.nodes[place].full = false;
+        Ok(())
+    }
+}

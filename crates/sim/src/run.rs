@@ -1,0 +1,145 @@
+//! One run: a storm, then calm, then all must be well.
+
+use crate::schedule::{MS, S};
+use crate::world::World;
+use anyhow::{Result, ensure};
+use std::fmt;
+
+/// How long the cluster may take to recover once the faults have ended: the longest wait between two snapshots to
+/// one replica is half a minute, as long as a stream waits for a silent end.
+const RECOVERY: u64 = 90 * S;
+
+/// What to simulate.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// Every random choice is drawn from it.
+    pub seed: u64,
+    /// Simulated milliseconds with faults; then everything heals and the final state is checked.
+    pub duration_ms: u64,
+}
+
+/// How often what happened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Acknowledged writes.
+    pub writes: u64,
+    /// Writes that certainly did not happen.
+    pub not_done: u64,
+    /// Writes with an unknown outcome.
+    pub unknown: u64,
+    /// Answered linearizable reads.
+    pub reads: u64,
+    /// Answered reads of one replica's state within a bound.
+    pub local_reads: u64,
+    /// Events that watchers were told of.
+    pub watched: u64,
+    /// Processes started.
+    pub starts: u64,
+    /// Processes killed, and machines that lost power.
+    pub crashes: u64,
+    /// Network partitions.
+    pub partitions: u64,
+    /// Wall clocks that were made wrong.
+    pub clocks_moved: u64,
+    /// Snapshots that were streamed, or begun.
+    pub snapshots: u64,
+    /// Disks that were lost.
+    pub disks_lost: u64,
+    /// Members that were replaced.
+    pub members_replaced: u64,
+}
+
+/// What happened in a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// How often what happened.
+    pub counts: Counts,
+    /// The newest applied entry.
+    pub last_index: u64,
+    /// The newest revision.
+    pub revision: u64,
+    /// Simulated milliseconds, recovery included.
+    pub simulated_ms: u64,
+    /// A hash over all states, replies and events: the same seed gives the same value.
+    pub fingerprint: u64,
+}
+
+/// A check that failed.
+#[derive(Debug)]
+pub struct Failure {
+    /// What is wrong.
+    pub error: anyhow::Error,
+    /// The simulated time of it, in milliseconds.
+    pub at_ms: u64,
+    /// The faults of the run.
+    pub faults: String,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "after {} simulated ms: {:#}\nfaults: {}", self.at_ms, self.error, self.faults)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// Runs one simulation.
+///
+/// # Errors
+/// A check failed: the text says which, and the same settings reproduce it.
+pub fn run(settings: Settings) -> Result<Report, Failure> {
+    let world = World::new(settings);
+    let mut world = world.map_err(|error| Failure { error, at_ms: 0, faults: String::new() })?;
+    match world.run(settings.duration_ms * MS) {
+        Ok(()) => Ok(world.report()),
+        Err(error) => {
+            let at_ms = world.schedule.now() / MS;
+            Err(Failure { error, at_ms, faults: world.faults.to_string() })
+        }
+    }
+}
+
+/// The shortest storm that makes the same seed fail, in milliseconds, as far as halving finds it.
+pub fn shortest(settings: Settings, failed_at_ms: u64) -> u64 {
+    let (mut passes, mut fails) = (0, failed_at_ms.min(settings.duration_ms));
+    while fails - passes > 100 {
+        let middle = passes.midpoint(fails);
+        match run(Settings { duration_ms: middle, ..settings }) {
+            Ok(_) => passes = middle,
+            Err(failure) => fails = middle.min(failure.at_ms),
+        }
+        passes = passes.min(fails);
+    }
+    fails
+}
+
+impl World {
+    fn run(&mut self, storm: u64) -> Result<()> {
+        while self.schedule.now() < storm {
+            self.step()?;
+        }
+        self.calm()?;
+        let recovered_by = self.schedule.now() + RECOVERY;
+        while !self.has_settled() {
+            ensure!(
+                self.schedule.now() < recovered_by,
+                "the cluster has not recovered {} s after the last fault: {}",
+                RECOVERY / S,
+                self.unsettled()
+            );
+            self.step()?;
+        }
+        self.check_end()
+    }
+
+    fn report(&self) -> Report {
+        let record = self.record.lock();
+        Report {
+            counts: self.counts,
+            last_index: record.last_index(),
+            revision: record.newest(),
+            simulated_ms: self.schedule.now() / MS,
+            fingerprint: record.fingerprint(),
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Snapshots on their way, chunk by chunk. Both ends are the engine's and the store's own.
+
+use crate::schedule::{MS, S};
+use crate::world::{At, Event, World};
+use anyhow::Result;
+use bytes::{Bytes, BytesMut};
+use quoin_store::{Export, Importer};
+use rand::Rng;
+use std::collections::BTreeMap;
+
+/// How long a side waits for the other one.
+const SILENCE_MAX: u64 = 30 * S;
+
+/// The streams under way, by number.
+#[derive(Default)]
+pub(crate) struct Streams {
+    next: u64,
+    running: BTreeMap<u64, Stream>,
+}
+
+struct Stream {
+    from: At,
+    to: u64,
+    /// When something of it arrived last.
+    last: u64,
+    export: Export<'static>,
+    /// The process that receives, and what it has made of the chunks; `None` until it has begun.
+    receiver: Option<(At, Importer)>,
+    /// The chunk that is on its way.
+    chunk: Option<Bytes>,
+}
+
+impl World {
+    /// A replica streams its state to a member.
+    pub(crate) fn begin_stream(&mut self, place: usize, to: u64) -> Result<()> {
+        self.counts.snapshots += 1;
+        let from = self.process_at(place);
+        let export = self.process(place).stepped.begin_snapshot(to)?;
+        self.streams.next += 1;
+        let (number, last) = (self.streams.next, self.schedule.now());
+        self.streams.running.insert(number, Stream { from, to, last, export, receiver: None, chunk: None });
+        let after = self.up_to(2 * MS);
+        self.schedule.after(after, Event::Chunk(number));
+        Ok(())
+    }
+
+    /// A chunk arrives, and the next one follows.
+    pub(crate) fn chunk(&mut self, number: u64) -> Result<()> {
+        let Some(mut stream) = self.streams.running.remove(&number) else { return Ok(()) };
+        let Some(place) = self.other_end(&stream) else { return self.fail_stream(stream) };
+        if !self.reaches(stream.from.place, place) {
+            return self.wait_for_end(number, stream);
+        }
+        if stream.receiver.is_none() {
+            // One at a time: another sender waits until it gives up.
+            let busy = self.streams.running.values().any(|other| {
+                other.receiver.as_ref().is_some_and(|(receiver, _)| *receiver == self.process_at(place))
+            });
+            if busy {
+                return self.wait_for_end(number, stream);
+            }
+            let receiver = self.process_at(place);
+            let Some(importer) = self.process(place).stepped.begin_receiving()? else {
+                return self.fail_stream(stream);
+            };
+            stream.receiver = Some((receiver, importer));
+        }
+        stream.last = self.schedule.now();
+        if let Some(chunk) = stream.chunk.take()
+            && let Some((_, importer)) = &mut stream.receiver
+            && importer.chunk(self.perhaps_wrong(chunk)).is_err()
+        {
+            return self.fail_stream(stream);
+        }
+        if let Some(chunk) = stream.export.next() {
+            stream.chunk = Some(chunk?);
+            self.streams.running.insert(number, stream);
+            let late = self.stormy && self.rng.random_bool(self.faults.network.late);
+            let takes = if late { self.up_to(S) } else { self.up_to(20 * MS) };
+            self.schedule.after(takes, Event::Chunk(number));
+            return Ok(());
+        }
+        self.deliver(place, stream)
+    }
+
+    fn perhaps_wrong(&mut self, chunk: Bytes) -> Bytes {
+        if !(self.stormy && self.rng.random_bool(self.faults.network.corrupted)) {
+            return chunk;
+        }
+        let mut bytes = BytesMut::from(&chunk[..]);
+        let place = self.rng.random_range(0..bytes.len());
+        bytes[place] ^= 1 << self.rng.random_range(0..8);
+        bytes.freeze()
+    }
+
+    /// All chunks are there.
+    fn deliver(&mut self, place: usize, stream: Stream) -> Result<()> {
+        let Some((_, importer)) = stream.receiver else { return Ok(()) };
+        let id = self.nodes[stream.from.place].id();
+        let success = self.process(place).stepped.received(id, importer).is_ok();
+        // The answer may be lost.
+        let lost = self.stormy && self.rng.random_bool(self.faults.network.lost);
+        let after = if lost { SILENCE_MAX } else { self.up_to(5 * MS) };
+        let (at, to) = (stream.from, stream.to);
+        self.schedule.after(after, Event::StreamEnds { at, to, success: success && !lost });
+        self.follow_up(place)
+    }
+
+    /// Nothing gets through now: both sides wait, up to a bound.
+    fn wait_for_end(&mut self, number: u64, stream: Stream) -> Result<()> {
+        if self.schedule.now() - stream.last > SILENCE_MAX {
+            return self.fail_stream(stream);
+        }
+        self.streams.running.insert(number, stream);
+        self.schedule.after(100 * MS, Event::Chunk(number));
+        Ok(())
+    }
+
+    /// The machine of the receiver, if both processes still run.
+    fn other_end(&self, stream: &Stream) -> Option<usize> {
+        let sender = &self.nodes[stream.from.place];
+        let place = self.place_of(stream.to)?;
+        let runs = sender.life == stream.from.life && sender.process.is_some();
+        let same = stream.receiver.as_ref().is_none_or(|(receiver, _)| *receiver == self.process_at(place));
+        (runs && same && self.nodes[place].process.is_some()).then_some(place)
+    }
+
+    fn fail_stream(&mut self, stream: Stream) -> Result<()> {
+        let after = if self.rng.random_bool(0.5) { self.up_to(S) } else { self.up_to(SILENCE_MAX) };
+        self.schedule.after(after, Event::StreamEnds { at: stream.from, to: stream.to, success: false });
+        Ok(())
+    }
+
+    pub(crate) fn stream_ended(&mut self, place: usize, to: u64, success: bool) -> Result<()> {
+        self.process(place).stepped.snapshot_ended(to, success);
+        Ok(())
+    }
+}
