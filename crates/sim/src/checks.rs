@@ -131,10 +131,11 @@ impl World {
                     (*raft).clone(),
                 )
             });
-            text += &format!("\n  member {} (lost: {}): {status:?}", node.id(), node.lost);
+            let peers = node.process.as_ref().map(|process| &process.peers);
+            text += &format!("\n  member {} (lost: {}, peers: {peers:?}): {status:?}", node.id(), node.lost);
         }
         let waits = (self.clients_wait(), self.watchers_are_done(), self.operator.is_idle());
-        format!("clients wait, watchers are done, operator is idle: {waits:?}{text}")
+        format!("clients wait, watchers are done, operator is idle: {waits:?}{text}{}", self.connections())
     }
 }
 

@@ -37,6 +37,7 @@ impl World {
             // It says that its disk has failed or is full, and is started again.
             Err(_) if node.sync_failed || node.full => {
                 node.sync_failed = false;
+                node.disk.spare_next_sync();
                 let after = self.up_to(2 * S);
                 self.schedule.after(after, Event::Start(place));
                 return Ok(());

@@ -2,7 +2,7 @@
 //! with the transport's own encoding.
 
 use crate::schedule::{MS, S};
-use crate::world::{Event, World};
+use crate::world::{At, Event, World};
 use anyhow::Result;
 use bytes::{Bytes, BytesMut};
 use quoin_consensus::greeting::{Purpose, Verdict};
@@ -30,6 +30,8 @@ struct Link {
     connected: bool,
     /// Counts connections: tells frames of one from those of another.
     epoch: u64,
+    /// The process at the other end.
+    other: Option<At>,
     /// When the last frame arrives.
     last: u64,
     /// Somebody is about to dial, or about to find the connection dead.
@@ -138,9 +140,10 @@ impl World {
 
     fn connect(&mut self, place: usize, to: u64) {
         let from = self.nodes[place].id();
+        let other = self.place_of(to).map(|other| self.process_at(other));
         let link = self.network.links.entry((from, to)).or_default();
         let epoch = link.epoch + 1;
-        *link = Link { connected: true, epoch, last: self.schedule.now(), ..Link::default() };
+        *link = Link { connected: true, epoch, other, last: self.schedule.now(), ..Link::default() };
         self.process(place).surroundings.set_connected(to, true);
     }
 
@@ -241,8 +244,17 @@ impl World {
     }
 
     pub(crate) fn frame_arrives(&mut self, from: u64, to: u64, epoch: u64, frame: Bytes) -> Result<()> {
-        let live = self.network.links.get(&(from, to)).is_some_and(|link| link.epoch == epoch);
-        let Some(place) = self.place_of(to).filter(|_| live) else { return Ok(()) };
+        let Some(place) = self.place_of(to) else { return Ok(()) };
+        let meant = Some(self.process_at(place));
+        match self.network.links.get(&(from, to)) {
+            Some(link) if link.epoch == epoch && link.other == meant => {}
+            // Another process is there now: it knows of no such connection, and says so.
+            Some(link) if link.epoch == epoch && self.nodes[place].process.is_some() => {
+                self.found_broken(from, to, MS);
+                return Ok(());
+            }
+            _ => return Ok(()),
+        }
         let node = &self.nodes[place];
         if node.paused_until > self.schedule.now() {
             self.schedule.at(node.paused_until, Event::Frame { from, to, epoch, frame });
@@ -289,6 +301,7 @@ impl World {
             if link.held.is_empty() {
                 continue;
             }
+            // Whether the other process is still there shows when something arrives.
             link.breaking = false;
             let held = std::mem::take(&mut link.held);
             // The sender tries again after a while that grew with its failures.
@@ -296,6 +309,18 @@ impl World {
             held.into_iter().for_each(|frame| self.transmit(place, to, frame));
         }
         Ok(())
+    }
+
+    /// The state of all connections, for people.
+    pub(crate) fn connections(&self) -> String {
+        let shown = self.network.links.iter().map(|((from, to), link)| {
+            let Link { connected, dialling, breaking, held, .. } = link;
+            format!(
+                "\n  {from} to {to}: connected {connected}, dialling {dialling}, breaking {breaking}, held {}",
+                held.len()
+            )
+        });
+        shown.collect()
     }
 
     pub(crate) fn heal_all(&mut self) -> Result<()> {
