@@ -40,6 +40,10 @@ pub struct Identity {
     /// The disks of the other founders by member, as they were told at the founding.
     #[serde(default)]
     pub founders: BTreeMap<u64, u64>,
+    /// Peer addresses by member, as a node that joined was told. They count until its store has the members, which
+    /// its first snapshot brings.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub peers: BTreeMap<u64, String>,
 }
 
 mod hexadecimal {

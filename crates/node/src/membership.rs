@@ -38,7 +38,8 @@ pub(crate) fn identify(config: &Config) -> Result<(Identity, BTreeMap<u64, Strin
     if !identity.settled && !identity.founder {
         return join(config, identity);
     }
-    Ok((identity, BTreeMap::new()))
+    let peers = identity.peers.clone();
+    Ok((identity, peers))
 }
 
 /// Whether `folder` holds segments of a log.
@@ -141,6 +142,7 @@ pub(crate) fn founder(config: &Config) -> (Identity, BTreeMap<u64, String>) {
         disk: draw_disk(),
         settled: false,
         founders: BTreeMap::new(),
+        peers: BTreeMap::new(),
     };
     (identity, peers)
 }
@@ -165,7 +167,8 @@ fn join(config: &Config, identity: Identity) -> Result<(Identity, BTreeMap<u64, 
     for address in &config.join {
         match ask(address, &own, identity.disk) {
             Ok((cluster, JoinAnswer { member: Some(id), disk, peers })) if disk == identity.disk => {
-                let identity = Identity { cluster, id, ..identity };
+                // Kept: it may die before it has a store that knows them, and who has no peers listens to nobody.
+                let identity = Identity { cluster, id, peers: peers.clone(), ..identity };
                 write(config, &identity)?;
                 return Ok((identity, peers));
             }
@@ -261,6 +264,27 @@ mod tests {
             assert_ne!(adopted.disk, 0);
             assert_eq!(identify(&config).unwrap().0, adopted);
         }
+    }
+
+    /// A node that died between its first start and its first snapshot knew nobody when it started again, and was let
+    /// in no more: it refuses members that it does not know.
+    #[test]
+    fn a_node_that_has_joined_still_knows_its_peers_at_the_next_start() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = config(folder.path());
+        let peers = BTreeMap::from([(3, "h:1".to_string())]);
+        let identity = Identity {
+            layout: LAYOUT_VERSION,
+            cluster: 7,
+            id: 5,
+            disk: 9,
+            settled: true,
+            ..Identity::default()
+        };
+        Identity { name: config.name.clone(), peers: peers.clone(), ..identity }
+            .write(folder.path())
+            .unwrap();
+        assert_eq!(identify(&config).unwrap().1, peers);
     }
 
     #[test]
