@@ -20,7 +20,7 @@ impl World {
         if identity.id == 0 || !identity.founder && !identity.settled {
             return self.join(place, life);
         }
-        self.open(place, &BTreeMap::new())
+        self.open(place, &identity.peers)
     }
 
     fn open(&mut self, place: usize, peers: &BTreeMap<u64, String>) -> Result<()> {
@@ -101,6 +101,7 @@ impl World {
         let disk = self.nodes[place].identity().disk;
         match answer.member {
             Some(id) if answer.disk == disk => {
+                self.nodes[place].identity().peers.clone_from(&answer.peers);
                 let before = std::mem::replace(&mut self.nodes[place].identity().id, id);
                 if before != 0 && before != id {
                     bail!("member {before} is told that it is member {id}");

@@ -27,6 +27,7 @@ pub(crate) struct Identity {
     pub(crate) disk: u64,
     pub(crate) settled: bool,
     pub(crate) founders: BTreeMap<u64, u64>,
+    pub(crate) peers: BTreeMap<u64, String>,
 }
 
 /// One machine.

@@ -126,19 +126,28 @@ impl World {
 
     pub(crate) fn members_changed(&mut self, outcome: Result<Vec<system::Member>, MemberError>) {
         let Some((place, stage)) = self.operator.busy else { return };
+        // What came of an earlier attempt: whoever asks again is told how things are.
+        let old = self.nodes[place].id();
+        let has = |id: u64| matches!(&outcome, Ok(members) if members.iter().any(|member| member.id == id));
+        let (has_old, next_id) = (has(old), 100 + self.operator.added);
+        let is_added = stage == Stage::Add(next_id) && has(next_id);
         let next = match (stage, outcome) {
+            (Stage::Add(_), Ok(_)) if !is_added => stage,
+            (Stage::Remove, Ok(_)) if has_old => stage,
             (Stage::Remove, Ok(_) | Err(MemberError::NotFound)) => {
                 self.operator.added += 1;
                 Stage::Add(100 + self.operator.added)
             }
-            (Stage::Add(id), Ok(_) | Err(MemberError::IdExists | MemberError::PeerExists)) => {
+            (Stage::Add(_), Ok(_) | Err(MemberError::IdExists | MemberError::PeerExists)) => {
+                // Whatever has started there meanwhile.
+                if self.nodes[place].process.is_some() {
+                    self.end(place, S);
+                }
                 let (folder, disk) = (self.new_folder(), self.rng.random());
                 self.nodes[place].wipe(folder, Identity { disk, ..Identity::default() });
                 self.nodes[place].lost = false;
                 self.counts.members_replaced += 1;
                 self.schedule.after(S / 2, Event::Start(place));
-                // Its id comes with the answer to its question.
-                let _ = id;
                 Stage::Joins
             }
             (stage, _) => stage,
