@@ -57,6 +57,26 @@ const ENTRIES_MAX: u64 = 1 << 16;
 /// Maximum commands of a forward. More go in several.
 pub(crate) const FORWARD_COMMANDS_MAX: usize = 1 << 18;
 
+/// The types of messages that peers send each other. The library's local messages, proposals, and the mark of a
+/// snapshot are refused.
+pub(crate) const PEER_TYPES: [eraftpb::MessageType; 12] = {
+    use eraftpb::MessageType::*;
+    [
+        MsgAppend,
+        MsgAppendResponse,
+        MsgRequestVote,
+        MsgRequestVoteResponse,
+        MsgHeartbeat,
+        MsgHeartbeatResponse,
+        MsgTransferLeader,
+        MsgTimeoutNow,
+        MsgReadIndex,
+        MsgReadIndexResp,
+        MsgRequestPreVote,
+        MsgRequestPreVoteResponse,
+    ]
+};
+
 const RAFT: u8 = 1;
 const FORWARD: u8 = 2;
 const FORWARD_REPLY: u8 = 3;
@@ -321,26 +341,8 @@ fn decode_reply(reader: &mut Reader) -> Result<PeerMessage, Malformed> {
     Ok(PeerMessage::ForwardReply { request, outcome })
 }
 
-/// The types that peers send each other. The library's local messages, proposals, and the mark of a snapshot are
-/// refused.
 fn message_type(tag: u8) -> Option<eraftpb::MessageType> {
-    use eraftpb::MessageType::*;
-    [
-        MsgAppend,
-        MsgAppendResponse,
-        MsgRequestVote,
-        MsgRequestVoteResponse,
-        MsgHeartbeat,
-        MsgHeartbeatResponse,
-        MsgTransferLeader,
-        MsgTimeoutNow,
-        MsgReadIndex,
-        MsgReadIndexResp,
-        MsgRequestPreVote,
-        MsgRequestPreVoteResponse,
-    ]
-    .into_iter()
-    .find(|kind| *kind as u8 == tag)
+    PEER_TYPES.into_iter().find(|kind| *kind as u8 == tag)
 }
 
 #[cfg(test)]

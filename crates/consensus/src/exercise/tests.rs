@@ -2,7 +2,7 @@
 //! and mutated messages.
 
 use super::*;
-use crate::frame::{FRAME_HEADER, FrameBuffer};
+use crate::frame::{FRAME_HEADER, FrameBuffer, PEER_TYPES};
 use crate::message::RaftMessage;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -14,25 +14,12 @@ use std::path::Path;
 /// The term in which [`follower`] follows 2, and for which [`candidate`] asks for votes and [`leader`] won them.
 const TERM: u64 = 5;
 
-const KINDS: [MessageType; 14] = {
-    use MessageType::*;
-    [
-        MsgAppend,
-        MsgAppendResponse,
-        MsgRequestVote,
-        MsgRequestVoteResponse,
-        MsgSnapshot,
-        MsgHeartbeat,
-        MsgHeartbeatResponse,
-        MsgTransferLeader,
-        MsgTimeoutNow,
-        MsgReadIndex,
-        MsgReadIndexResp,
-        MsgRequestPreVote,
-        MsgRequestPreVoteResponse,
-        MsgPropose,
-    ]
-};
+/// One of the types that peers send each other, or of two that no frame holds.
+fn kind(draw: usize) -> MessageType {
+    let others = [MessageType::MsgSnapshot, MessageType::MsgPropose];
+    let number = draw % (PEER_TYPES.len() + others.len());
+    *PEER_TYPES.iter().chain(&others).nth(number).expect("there are as many")
+}
 
 fn message(kind: MessageType, change: impl FnOnce(&mut Message)) -> Message {
     let mut message = Message::default();
@@ -411,7 +398,7 @@ fn near(victim: &Victim, draw: u64) -> u64 {
 fn change(victim: &Victim, message: &mut Message, field: u8, draw: u64) {
     let number = near(victim, draw);
     match field % 12 {
-        0 => message.set_msg_type(KINDS[draw as usize % KINDS.len()]),
+        0 => message.set_msg_type(kind(draw as usize)),
         1 => message.from = draw % 5,
         2 => message.to = draw % 5,
         3 => message.term = number,
@@ -430,9 +417,9 @@ fn change(victim: &Victim, message: &mut Message, field: u8, draw: u64) {
     }
 }
 
-fn forged(victim: &Victim, kind: usize, fields: [u64; 9], entries: Vec<(u64, u64, bool)>) -> Message {
+fn forged(victim: &Victim, draw: usize, fields: [u64; 9], entries: Vec<(u64, u64, bool)>) -> Message {
     let mut message = Message::default();
-    message.set_msg_type(KINDS[kind % KINDS.len()]);
+    message.set_msg_type(kind(draw));
     (message.to, message.from) = (victim.replica.id(), 1 + fields[0] % 4);
     for (field, draw) in (3..).zip(fields) {
         // Half of them stay 0, as in real messages.

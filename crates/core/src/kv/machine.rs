@@ -445,37 +445,20 @@ fn wanted_deadline(stamp: Stamp, ttl: Option<Ttl>, before: Option<Deadline>) -> 
 mod tests {
     use super::*;
     use crate::expiry::encode_key;
-    use crate::store::{MemoryStore, Scan, Versions};
-    use crate::{Batch, Machines, Sequence, Store, Term};
+    use crate::store::Scan;
+    use crate::store::spied::{Spied, Spy};
+    use crate::{Batch, Machines, Sequence, Term};
 
-    /// Notes where scans of the expiry index begin.
+    /// Where scans of the expiry index began.
     #[derive(Default)]
-    struct Noting {
-        store: MemoryStore,
-        scanned_from: parking_lot::Mutex<Vec<Vec<u8>>>,
-    }
+    struct ScannedFrom(parking_lot::Mutex<Vec<Vec<u8>>>);
 
-    impl Store for Noting {
-        fn get(&self, key: &[u8], at: Sequence) -> Result<Option<Bytes>, StoreError> {
-            self.store.get(key, at)
-        }
-        fn scan<'a>(&'a self, from: &[u8], to: &[u8], at: Sequence, order: Order) -> Scan<'a> {
+    impl Spy for ScannedFrom {
+        fn instead_of_scan<'a>(&'a self, from: &[u8], _: &[u8]) -> Option<Scan<'a>> {
             if from.starts_with(&record::EXPIRIES) {
-                self.scanned_from.lock().push(from.to_vec());
+                self.0.lock().push(from.to_vec());
             }
-            self.store.scan(from, to, at, order)
-        }
-        fn versions<'a>(&'a self, at: Sequence) -> Versions<'a> {
-            self.store.versions(at)
-        }
-        fn put(&self, key: &[u8], value: Bytes, at: Sequence) {
-            self.store.put(key, value, at);
-        }
-        fn delete(&self, key: &[u8], at: Sequence) {
-            self.store.delete(key, at);
-        }
-        fn forget(&self, before: Sequence, dead_from: &[u8], dead_to: &[u8]) {
-            self.store.forget(before, dead_from, dead_to);
+            None
         }
     }
 
@@ -484,7 +467,7 @@ mod tests {
     /// most of a minute.
     #[test]
     fn deletions_of_expired_leases_are_not_passed_over_again() {
-        let store = Noting::default();
+        let store = Spied::<ScannedFrom>::default();
         let mut machines = Machines::open(&store).unwrap();
         let mut apply = |stamp, commands: &[crate::Command]| {
             let index = machines.progress().index.next();
@@ -493,14 +476,14 @@ mod tests {
         let grant = |id| Operation::LeaseGrant(LeaseGrant { id, ttl_s: 1 }).into_command();
         let leases = 2 * EXPIRIES_PER_BATCH_MAX as i64 + 500;
         apply(1, &(1..=leases).map(grant).collect::<Vec<_>>());
-        store.scanned_from.lock().clear();
+        store.spy.0.lock().clear();
         for _ in 0..4 {
             apply(1001, &[]);
         }
         let view = View::new(&store.store, Sequence(u64::MAX - 1));
         assert_eq!(view.scan(&record::LEASES, &record::LEASES_END, Order::Ascending).count(), 0);
         // One scan for each batch that found something, each from behind what the previous one took.
-        let scanned = store.scanned_from.lock();
+        let scanned = store.spy.0.lock();
         assert_eq!(scanned.len(), 3);
         for (place, from) in scanned.iter().enumerate().skip(1) {
             let last = Expiring::Lease((place * EXPIRIES_PER_BATCH_MAX) as i64).encode();

@@ -88,15 +88,15 @@ mod tests {
     use super::super::reply::Response;
     use super::super::{lease, leases};
     use super::*;
-    use crate::store::{MemoryStore, Order, Scan, Versions};
-    use crate::{Batch, Event, Machines, Reply, Sequence, Stamp, Store, StoreError, Term, View};
+    use crate::store::spied::{Spied, Spy};
+    use crate::store::{MemoryStore, Scan};
+    use crate::{Batch, Event, Machines, Reply, Stamp, Store, Term, View};
     use bytes::Bytes;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-    /// A store with very many, or very large, records, which are made while they are read.
+    /// Very many, or very large, records, which are made while they are read.
     struct Vast {
-        store: MemoryStore,
         /// The bytes of a key and of a value, and how many there are.
         shape: (usize, usize, usize),
         counts: Arc<Counts>,
@@ -124,8 +124,9 @@ mod tests {
     }
 
     impl Vast {
-        fn of(key: usize, value: usize, records: usize) -> Self {
-            Self { store: MemoryStore::new(), shape: (key, value, records), counts: Arc::default() }
+        fn of(key: usize, value: usize, records: usize) -> Spied<Self> {
+            let spy = Self { shape: (key, value, records), counts: Arc::default() };
+            Spied { store: MemoryStore::new(), spy }
         }
 
         fn counted(&self, value: &Bytes) -> Bytes {
@@ -135,32 +136,17 @@ mod tests {
         }
     }
 
-    impl Store for Vast {
-        fn get(&self, key: &[u8], at: Sequence) -> Result<Option<Bytes>, StoreError> {
-            self.store.get(key, at)
-        }
-        fn scan<'a>(&'a self, from: &[u8], to: &[u8], at: Sequence, order: Order) -> Scan<'a> {
+    impl Spy for Vast {
+        fn instead_of_scan<'a>(&'a self, from: &[u8], to: &[u8]) -> Option<Scan<'a>> {
             if !from.starts_with(&KEYS) {
-                return self.store.scan(from, to, at, order);
+                return None;
             }
             let (key, value, records) = self.shape;
             let (from, to) = (from.to_vec(), to.to_vec());
             let stored = Record { version: 1, value: vec![7; value].into(), ..Record::default() }.encode();
             let keys = (0..records).map(move |number| format!("\x01k{number:0key$}").into_bytes());
             let wanted = keys.filter(move |key| from <= *key && *key < to);
-            Box::new(wanted.map(move |key| Ok((key.into(), self.counted(&stored)))))
-        }
-        fn versions<'a>(&'a self, at: Sequence) -> Versions<'a> {
-            self.store.versions(at)
-        }
-        fn put(&self, key: &[u8], value: Bytes, at: Sequence) {
-            self.store.put(key, value, at);
-        }
-        fn delete(&self, key: &[u8], at: Sequence) {
-            self.store.delete(key, at);
-        }
-        fn forget(&self, before: Sequence, dead_from: &[u8], dead_to: &[u8]) {
-            self.store.forget(before, dead_from, dead_to);
+            Some(Box::new(wanted.map(move |key| Ok((key.into(), self.counted(&stored))))))
         }
     }
 
@@ -216,7 +202,7 @@ mod tests {
             let mut machines = Machines::open(&store).unwrap();
             let (results, _) = apply(&mut machines, &store, 1, vec![operation.clone()]);
             assert!(results[0].is_ok(), "{results:?}");
-            let most = store.counts.most.load(SeqCst);
+            let most = store.spy.counts.most.load(SeqCst);
             assert!(most <= 2, "{most} values at once by {operation:?}");
         }
     }

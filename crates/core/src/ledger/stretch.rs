@@ -68,42 +68,24 @@ mod tests {
     use super::super::{Kind, Response, Transfer, Transfers};
     use super::*;
     use crate::store::contract::Random;
-    use crate::store::{MemoryStore, Scan, Versions};
-    use crate::{Batch, Machines, Reply, Sequence, Store, Term};
-    use bytes::Bytes;
+    use crate::store::spied::{Spied, Spy};
+    use crate::{Batch, Machines, Reply, Term};
     use std::collections::BTreeSet;
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
     /// Counts lookups of ids.
     #[derive(Default)]
-    struct Counting {
-        store: MemoryStore,
-        lookups: AtomicUsize,
+    struct Lookups(AtomicUsize);
+
+    impl Spy for Lookups {
+        fn before_get(&self, key: &[u8]) {
+            if key.starts_with(&record::keyspace(IDS).0) {
+                self.0.fetch_add(1, Relaxed);
+            }
+        }
     }
 
-    impl Store for Counting {
-        fn get(&self, key: &[u8], at: Sequence) -> Result<Option<Bytes>, StoreError> {
-            if key.starts_with(&record::keyspace(IDS).0) {
-                self.lookups.fetch_add(1, Relaxed);
-            }
-            self.store.get(key, at)
-        }
-        fn scan<'a>(&'a self, from: &[u8], to: &[u8], at: Sequence, order: Order) -> Scan<'a> {
-            self.store.scan(from, to, at, order)
-        }
-        fn versions<'a>(&'a self, at: Sequence) -> Versions<'a> {
-            self.store.versions(at)
-        }
-        fn put(&self, key: &[u8], value: Bytes, at: Sequence) {
-            self.store.put(key, value, at);
-        }
-        fn delete(&self, key: &[u8], at: Sequence) {
-            self.store.delete(key, at);
-        }
-        fn forget(&self, before: Sequence, dead_from: &[u8], dead_to: &[u8]) {
-            self.store.forget(before, dead_from, dead_to);
-        }
-    }
+    type Counting = Spied<Lookups>;
 
     /// A UUID of version 7, of this moment.
     fn ordered(ms: u64, rest: u64) -> u128 {
@@ -138,7 +120,7 @@ mod tests {
         assert_eq!(apply(&store, &mut machines, now, &[ordered(now, 1)]), [false]);
         let far = [ordered((1 << 48) - 1, 1), ordered(now + 3_600_000, 1), u128::MAX / 3 * 2];
         assert_eq!(apply(&store, &mut machines, now, &far), [false; 3]);
-        store.lookups.store(0, Relaxed);
+        store.spy.0.store(0, Relaxed);
         for number in 1..=100 {
             let ids = [ordered(now + number, 2), ordered(now + number, 3)];
             assert_eq!(apply(&store, &mut machines, now + number, &ids), [false; 2]);
@@ -146,16 +128,35 @@ mod tests {
                 machines = Machines::open(&store).unwrap();
             }
         }
-        assert_eq!(store.lookups.load(Relaxed), 0);
+        assert_eq!(store.spy.0.load(Relaxed), 0);
         // Known ones are found, those far ahead too; when time has come to one of them it is passed.
         let known = [ordered(now + 7, 2), far[0], far[1], far[2]];
         assert_eq!(apply(&store, &mut machines, now + 200, &known), [true; 4]);
         assert_eq!(apply(&store, &mut machines, now + 3_600_001, &[ordered(now + 3_600_001, 5)]), [false]);
         assert_eq!(apply(&store, &mut machines, now + 3_600_002, &[ordered(now + 3_600_002, 5)]), [false]);
-        store.lookups.store(0, Relaxed);
+        store.spy.0.store(0, Relaxed);
         assert_eq!(apply(&store, &mut machines, now + 3_600_003, &[ordered(now + 3_600_003, 5)]), [false]);
-        assert_eq!(store.lookups.load(Relaxed), 0);
+        assert_eq!(store.spy.0.load(Relaxed), 0);
         assert_eq!(apply(&store, &mut machines, now + 3_600_004, &far), [true; 3]);
+    }
+
+    /// Clients' clocks need not agree with a cluster's time that began far ahead.
+    #[test]
+    fn a_stamp_far_ahead_of_the_ids_does_not_make_them_slow() {
+        let store = Counting::default();
+        let mut machines = Machines::open(&store).unwrap();
+        let (now, stamp) = (1_800_000_000_000, 4_000_000_000_000);
+        assert_eq!(apply(&store, &mut machines, stamp, &[ordered(now, 1)]), [false]);
+        store.spy.0.store(0, Relaxed);
+        for number in 1..=100 {
+            let ids = [ordered(now + number, 2), ordered(now + number, 3)];
+            assert_eq!(apply(&store, &mut machines, stamp + number, &ids), [false; 2]);
+            if number == 50 {
+                machines = Machines::open(&store).unwrap();
+            }
+        }
+        assert_eq!(store.spy.0.load(Relaxed), 0);
+        assert_eq!(apply(&store, &mut machines, stamp + 200, &[ordered(now + 7, 2)]), [true]);
     }
 
     #[test]

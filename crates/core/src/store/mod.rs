@@ -9,6 +9,8 @@
 #[cfg(any(test, feature = "testing"))]
 pub mod contract;
 mod memory;
+#[cfg(test)]
+pub(crate) mod spied;
 
 pub use memory::MemoryStore;
 
