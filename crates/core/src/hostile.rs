@@ -226,12 +226,13 @@ fn step(random: &mut Random, depth: u64) -> kv::TxnOperation {
 }
 
 fn compare(random: &mut Random) -> kv::Compare {
-    let target = match random.below(7) {
+    let target = match random.below(8) {
         0 => kv::CompareTarget::Version(signed(random)),
         1 => kv::CompareTarget::CreateRevision(signed(random)),
         2 => kv::CompareTarget::ModRevision(signed(random)),
         3 => kv::CompareTarget::Value(bytes(random)),
         4 => kv::CompareTarget::Lease(signed(random)),
+        5 => kv::CompareTarget::Stamp(number(random)),
         _ => kv::CompareTarget::Metadata(kv::MetadataAt { position: small(random), value: signed(random) }),
     };
     kv::Compare {
@@ -478,6 +479,33 @@ mod tests {
         assert_eq!(publish(table::NAME_BYTES_MAX), Ok(1));
         let bytes = table::NAME_BYTES_MAX + 1;
         assert_eq!(publish(bytes), Err(table::Refusal::NameTooLong { bytes }));
+
+        let mut asked = |command: Command| match apply(command) {
+            Reply::Ledger(reply) => reply.response,
+            other => panic!("{other:?}"),
+        };
+        let mut create = |bytes: usize| {
+            let (number, currency) = ("n".repeat(bytes), "EUR".into());
+            let account = ledger::NewAccount { number, currency, ..ledger::NewAccount::default() };
+            let account = account.with_id(bytes as u128);
+            match asked(ledger::Operation::create_accounts(vec![account]).into_command()) {
+                ledger::Response::Accounts(mut made) => made.pop().expect("one was asked for").map(|_| ()),
+                other => panic!("{other:?}"),
+            }
+        };
+        let longest = ledger::NUMBER_BYTES_MAX;
+        assert_eq!(create(longest), Ok(()));
+        assert_eq!(create(longest + 1), Err(ledger::AccountCode::NumberReserved));
+        let mut transfer = |reference: usize, user_data: usize| {
+            let (reference, user_data) = ("r".repeat(reference), "u".repeat(user_data));
+            let (reference, user_data) = (&reference[..], &user_data[..]);
+            let kind = ledger::Kind::Single { debit: 1, credit: 2, amount: 3 };
+            let mut transfers = ledger::Transfers::new(false);
+            transfers.push(&ledger::Transfer { reference, user_data, ..ledger::Transfer::new(9, kind) });
+            asked(transfers.into_command()) != ledger::Response::Malformed
+        };
+        let longest = ledger::REFERENCE_BYTES_MAX;
+        assert!(transfer(longest, longest) && !transfer(longest + 1, 0) && !transfer(0, longest + 1));
     }
 
     #[test]

@@ -1,12 +1,15 @@
 //! Snapshot files: saved from a running cluster, restored as another one.
 
-use crate::harness::{Clients, Cluster, PROGRAM, SMALL, start};
+use crate::harness::{Clients, Cluster, PROGRAM, SMALL, start, wait};
 use anyhow::{Context, Result, ensure};
 use quoin_proto::etcdserverpb as etcd;
 use quoin_proto::etcdserverpb::cluster_client::ClusterClient;
 use quoin_proto::etcdserverpb::lease_client::LeaseClient;
+use quoin_proto::etcdserverpb::maintenance_client::MaintenanceClient;
 use quoin_proto::mvccpb::KeyValue;
 use std::process::{Command, Stdio};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 
 /// Whether a command succeeded, and what it wrote.
 fn said(command: &mut Command) -> Result<(bool, String)> {
@@ -20,11 +23,35 @@ async fn read(cluster: &Cluster, replica: usize, key: &str, revision: i64) -> Re
     Ok(cluster.kv(replica).await?.range(request).await?.into_inner().kvs)
 }
 
+/// The hashes of the keys at revisions 20 and 52.
+async fn hashes(cluster: &Cluster, replica: usize) -> Result<[u32; 2]> {
+    // After a linearizable read the replica has applied everything.
+    read(cluster, replica, "k", 0).await?;
+    let mut client = MaintenanceClient::new(cluster.channel(replica).await?);
+    let mut hashes = [0; 2];
+    for (hash, revision) in hashes.iter_mut().zip([20, 52]) {
+        let answer = client.hash_kv(etcd::HashKvRequest { revision }).await?.into_inner();
+        ensure!(answer.hash_revision == revision, "{answer:?}");
+        *hash = answer.hash;
+    }
+    Ok(hashes)
+}
+
+/// Renews the lease, which changes no revision.
+async fn renew(cluster: &Cluster) -> Result<()> {
+    let request = etcd::LeaseKeepAliveRequest { id: 7 };
+    let requests = tokio_stream::once(request);
+    let mut answers =
+        LeaseClient::new(cluster.channel(0).await?).lease_keep_alive(requests).await?.into_inner();
+    ensure!(answers.message().await?.context("an answer")?.ttl == 600, "the lease has ended");
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_snapshot_file_becomes_a_new_cluster_with_the_same_past() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("saved.snapshot");
-    let cluster = start(SMALL)?;
+    let mut cluster = start(SMALL)?;
     let mut kv = cluster.kv(0).await?;
     let put = |key: &str, value: String| etcd::PutRequest {
         key: key.to_string().into(),
@@ -46,6 +73,16 @@ async fn a_snapshot_file_becomes_a_new_cluster_with_the_same_past() -> Result<()
     let (saved, text) = said(&mut save)?;
     ensure!(saved && text.contains("everything up to revision 52"), "{text}");
     kv.put(put("later", "v".into())).await?;
+    let hashed = hashes(&cluster, 0).await?;
+    ensure!(hashed[0] != hashed[1], "revisions 20 and 52 have one hash");
+    renew(&cluster).await?;
+    for replica in 0..3 {
+        ensure!(hashes(&cluster, replica).await? == hashed, "replica {replica} differs");
+    }
+    cluster.kill(1)?;
+    cluster.restart(1)?;
+    wait("the replica to serve", || async { hashes(&cluster, 1).await.is_ok() }).await?;
+    ensure!(hashes(&cluster, 1).await? == hashed, "the restarted replica differs");
 
     let mut restored = Cluster::new(PROGRAM, 3, &["--cluster-token=restored"])?;
     let restore = |replica, file: &std::path::Path| {
@@ -75,6 +112,7 @@ async fn a_snapshot_file_becomes_a_new_cluster_with_the_same_past() -> Result<()
     for replica in 0..3 {
         let after = (read(&restored, replica, "leased", 0).await?, read(&restored, replica, "k", 20).await?);
         ensure!(after == before, "replica {replica} differs");
+        ensure!(hashes(&restored, replica).await? == hashed, "the hash of replica {replica} differs");
         ensure!(read(&restored, replica, "later", 0).await?.is_empty(), "a key written after the snapshot");
     }
     let mut members = ClusterClient::new(restored.channel(0).await?);
@@ -89,5 +127,51 @@ async fn a_snapshot_file_becomes_a_new_cluster_with_the_same_past() -> Result<()
     let request = etcd::LeaseTimeToLiveRequest { id: 7, keys: true };
     let lease = LeaseClient::new(restored.channel(1).await?).lease_time_to_live(request).await?.into_inner();
     ensure!(lease.ttl > 0 && lease.keys == ["leased"], "{lease:?}");
+    Ok(())
+}
+
+/// Passes connections on to `address`, and changes a byte of each long run of `x` that comes from there.
+async fn damaging_proxy(address: String) -> Result<String> {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let own = listener.local_addr()?.to_string();
+    tokio::spawn(async move {
+        while let Ok((client, _)) = listener.accept().await {
+            let Ok(server) = TcpStream::connect(&address).await else { return };
+            let (mut from_client, mut to_client) = client.into_split();
+            let (mut from_server, mut to_server) = server.into_split();
+            tokio::spawn(async move { tokio::io::copy(&mut from_client, &mut to_server).await });
+            tokio::spawn(async move {
+                let mut bytes = vec![0; 64 << 10];
+                while let Ok(count @ 1..) = from_server.read(&mut bytes).await {
+                    if let Some(place) = bytes[..count].windows(100).position(|run| run == [b'x'; 100]) {
+                        bytes[place] = b'y';
+                    }
+                    if to_client.write_all(&bytes[..count]).await.is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    Ok(own)
+}
+
+/// It was said to be saved, and found to be damaged when it was needed.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_damaged_on_the_way_is_not_said_to_be_saved() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("saved.snapshot");
+    let cluster = start(SMALL)?;
+    let value = "x".repeat(30_000).into();
+    let put = etcd::PutRequest { key: "k".into(), value, ..Default::default() };
+    cluster.kv(0).await?.put(put).await?;
+    let proxy = damaging_proxy(cluster.client_address(0)).await?;
+    for (endpoint, sound) in [(proxy, false), (cluster.client_address(0), true)] {
+        let mut save = cluster.quoin(&["snapshot", "save"]);
+        save.arg(&file).args(["--endpoints", &endpoint]);
+        let (saved, text) = tokio::task::spawn_blocking(move || said(&mut save)).await??;
+        ensure!(saved == sound && file.exists() == sound, "{text}");
+        ensure!(sound || text.contains("what was saved cannot be restored: save it again"), "{text}");
+    }
     Ok(())
 }

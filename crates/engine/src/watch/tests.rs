@@ -1,5 +1,6 @@
 //! Watchers against a model: whatever happens in between, each gets exactly what it wants, in order and once.
 
+use super::piece::{BATCH_BYTES_MAX, BATCH_EVENTS_MAX, event_bytes};
 use super::{Hub, Interest, Options, Source, WatchEnd, Watcher};
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -123,6 +124,31 @@ async fn a_watcher_of_a_key_and_a_range_gets_what_an_entry_changes_in_both() {
     assert_eq!(drain(&mut watcher).await.unwrap(), [(2, "b=0".to_string())]);
     world.apply_together(&hub, &[put("b", "1"), put("other", "2"), put("k", "3")]);
     assert_eq!(drain(&mut watcher).await.unwrap(), [(3, "b=1".to_string()), (5, "k=3".to_string())]);
+}
+
+/// Ninety watchers that nobody read from had taken 515 MiB.
+#[tokio::test]
+async fn a_watcher_takes_few_events_and_bytes_at_once_from_memory_and_from_history() {
+    for ring in [10_000, 2] {
+        let (world, hub) = World::new(ring);
+        for (count, bytes) in [(20, BATCH_BYTES_MAX / 4), (3000, 1)] {
+            let from = hub.newest().next();
+            let mut watcher = hub.watch(all_keys(), from);
+            let value = "v".repeat(bytes);
+            (0..count).for_each(|_| world.put(&hub, "k", &value));
+            let mut next = from.0;
+            while let Some(events) = watcher.next_ready().await.unwrap() {
+                let taken: usize = events.iter().map(|event| event_bytes(event)).sum();
+                assert!(
+                    taken <= BATCH_BYTES_MAX + bytes + 1000 && events.len() <= BATCH_EVENTS_MAX,
+                    "{taken}"
+                );
+                assert!(events.iter().map(|event| event.revision.0).eq(next..next + events.len() as u64));
+                next += events.len() as u64;
+            }
+            assert_eq!(next, from.0 + count);
+        }
+    }
 }
 
 #[tokio::test]

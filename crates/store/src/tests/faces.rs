@@ -3,7 +3,7 @@
 use super::{LsmStore, open, small};
 use crate::StoreFolder;
 use quoin_core::store::contract::Random;
-use quoin_core::{Index, Store};
+use quoin_core::{Batch, Index, Machines, Reply, Stamp, Store, Term, kv};
 use tempfile::TempDir;
 
 /// Flushes and compacts at random.
@@ -56,5 +56,36 @@ fn whatever_can_be_decoded_can_be_applied() {
         let whole =
             |store: &LsmStore| -> Vec<_> { store.versions(progress.sequence).map(Result::unwrap).collect() };
         assert!(whole(&store) == whole(&copy), "seed {seed}: the copy differs");
+    }
+}
+
+/// A version without the bound put such commands into its log, and could not start again: what is replayed must end
+/// in a refusal, at every start.
+#[test]
+fn a_key_that_is_too_long_in_the_log_is_refused_whenever_it_is_replayed() {
+    let folder = TempDir::new().unwrap();
+    let put = |bytes: usize| {
+        let put = kv::Put { key: vec![b'k'; bytes].into(), value: "v".into(), ..kv::Put::default() };
+        kv::Operation::Put(put).into_command()
+    };
+    let sizes = [1, 65_530, kv::KEY_BYTES_MAX, 70_000, 2];
+    let log: Vec<_> = sizes.map(|bytes| Batch::encode(Stamp(1), &[put(bytes)])).into();
+    // The first start loses what it has applied, which the second replays; the third has some of it.
+    for (begun_at, flushed_at) in [(0, usize::MAX), (0, 2), (2, 4)] {
+        let store = open(&folder);
+        let mut machines = Machines::open(&store).unwrap();
+        assert_eq!(machines.progress().index, Index(begun_at));
+        for (place, payload) in log.iter().enumerate().skip(begun_at as usize) {
+            let index = machines.progress().index.next();
+            let outcome = machines.apply(&store, index, Term(1), payload.clone()).unwrap();
+            let [Reply::Kv(reply)] = &outcome.replies[..] else { panic!("{:?}", outcome.replies) };
+            let bytes = sizes[place];
+            let too_long = Err(kv::Refusal::KeyTooLong { bytes });
+            assert_eq!(reply.result == too_long, bytes > kv::KEY_BYTES_MAX, "{bytes}: {:?}", reply.result);
+            store.batch_applied(index).unwrap();
+            if place + 1 == flushed_at {
+                store.flush().unwrap();
+            }
+        }
     }
 }

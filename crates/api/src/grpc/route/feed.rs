@@ -27,7 +27,7 @@ use tokio::time::{Instant, Interval, interval_at};
 /// Maximum messages that wait for a slow client.
 pub(super) const RESPONSES_MAX: usize = 4;
 /// A message of a snapshot is closed at this size, in bytes.
-const SNAPSHOT_MESSAGE_BYTES: usize = 256 << 10;
+pub(super) const SNAPSHOT_MESSAGE_BYTES: usize = 256 << 10;
 
 type Responses = Answers<Encoded>;
 

@@ -1,7 +1,7 @@
 //! Watches of rules against a model: whatever is written, compacted, broken off and resumed in between, each
 //! watcher has exactly the final table, and is told nothing twice.
 
-use super::feed::{Feed, Options, RESPONSES_MAX, Tables};
+use super::feed::{Feed, Options, RESPONSES_MAX, SNAPSHOT_MESSAGE_BYTES, Tables};
 use super::live::Live;
 use crate::grpc::outbound;
 use crate::life::Life;
@@ -12,7 +12,7 @@ use prost::Message;
 use quoin_core::route::{Operation, Rule, RuleKey, Scope, Table, pack_keys, pack_rule};
 use quoin_core::store::MemoryStore;
 use quoin_core::{Batch, Command, Index, Machines, Progress, Revision, Stamp, Store, Term, system};
-use quoin_engine::watch::{Hub, Options as HubOptions, Source};
+use quoin_engine::watch::{BATCH_BYTES_MAX, Hub, Options as HubOptions, Source};
 use quoin_proto::Encoded;
 use quoin_proto::quoin::route::v1 as pb;
 use quoin_proto::quoin::route::v1::watch_response::Kind;
@@ -319,4 +319,34 @@ fn the_revision_of_a_table_is_that_of_its_store() {
     let reopened = Machines::open(&*case.world.store).unwrap();
     assert_eq!(reopened.memory().routes.look().revision(), Revision(2));
     assert_eq!(reopened.memory().routes.look().group_len(b"a"), 1);
+}
+
+/// What waits for an agent that does not read: the whole table, or all that it missed, would be gibibytes.
+#[tokio::test]
+async fn an_agent_that_reads_nothing_has_a_few_messages_of_a_bounded_size_waiting() {
+    const RULE_BYTES: usize = 64 << 10;
+    const COUNT: u8 = 60;
+    let case = Case::new(4);
+    let put = |number: u8| {
+        let (mut packed, mut scratch) = (Vec::new(), Vec::new());
+        let rule = Rule { user_data: vec![7; RULE_BYTES].into(), ..rule(number, 0, 0) };
+        pack_rule(&mut packed, &rule, &mut scratch);
+        case.apply(Operation::Put(packed.into()).into_command());
+    };
+    (0..COUNT).for_each(put);
+    for scope in [Scope::Group(vec![b'a'].into()), Scope::Vni(0)] {
+        let mut client = Client::new(vec![scope], false);
+        case.open(&mut client);
+        let mut stream = client.stream.take().expect("it was opened");
+        let mut take = async |bytes_max: usize| {
+            let Encoded(bytes) = stream.recv().await.unwrap().unwrap();
+            assert!(bytes.len() <= bytes_max + 2 * RULE_BYTES, "a message of {} bytes", bytes.len());
+            pb::WatchResponse::decode(bytes).unwrap()
+        };
+        while take(SNAPSHOT_MESSAGE_BYTES).await.kind() != Kind::SnapshotEnd {}
+        // It falls behind the ring, and is sent what it missed from history.
+        (0..COUNT).for_each(put);
+        let newest = case.world.machines.lock().progress().revision.0 as i64;
+        while take(BATCH_BYTES_MAX).await.revision < newest - 1 {}
+    }
 }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::testing::alone;
+use prost::Message;
 use quoin_core::{Reply, kv};
 use tokio::sync::mpsc::Receiver;
 
@@ -97,5 +98,34 @@ fn there_is_no_report_of_progress_before_every_watch_has_begun() {
         let report = next(&mut answered).await;
         assert!(is_report(&report) && stream.report_at.is_none());
         assert_eq!(revision(&report), newest + 2);
+    });
+}
+
+/// A client that did not read had 6 MiB of answers waiting: each held all that its watch had taken at once.
+#[test]
+fn a_client_that_reads_nothing_has_a_few_answers_of_a_bounded_size_waiting() {
+    const WATCHES: usize = 20;
+    const PUTS: usize = 40;
+    const VALUE_BYTES: usize = 64 << 10;
+    alone(|engine| async move {
+        let (responses, mut answered) = mpsc::channel(RESPONSES_MAX);
+        let mut stream = Stream::new(engine.clone(), responses);
+        for _ in 0..WATCHES {
+            create(&mut stream, &mut answered, "k", 0).await;
+        }
+        for _ in 0..PUTS {
+            let put = kv::Put { key: "k".into(), value: vec![7; VALUE_BYTES].into(), ..kv::Put::default() };
+            engine.propose(kv::Operation::Put(put).into_command()).await.unwrap();
+        }
+        settle().await;
+        assert_eq!(answered.len(), RESPONSES_MAX);
+        let mut events = 0;
+        while events < WATCHES * PUTS {
+            let answer = next(&mut answered).await;
+            let bytes = answer.encoded_len();
+            assert!(bytes <= feed::ANSWER_BYTES + VALUE_BYTES + 1000, "an answer of {bytes} bytes");
+            events += answer.events.len();
+        }
+        assert_eq!(events, WATCHES * PUTS);
     });
 }
