@@ -2,6 +2,8 @@
 //!
 //! The journal is never compacted, so a feed can begin anywhere. The hub only says that there is more to
 //! read.
+//!
+//! **Invariant: Bounded.** A piece has about [`PIECE_BYTES`], however large the accounts in it are.
 
 use crate::commands::long_read;
 use crate::error::Error;
@@ -12,6 +14,8 @@ use quoin_engine::watch::{Interest, WatchEnd, Watcher};
 
 /// Maximum parts of the journal in a piece; a part has up to 64 transfers.
 const PARTS_MAX: usize = 64;
+/// Bytes after which a piece takes no more parts. The last one may exceed it: it has what one command created.
+const PIECE_BYTES: usize = 1 << 20;
 
 /// A position in the journal.
 pub(crate) struct Feed {
@@ -54,15 +58,22 @@ impl Feed {
     /// As [`Self::next`].
     pub(crate) async fn read(&mut self) -> Result<Piece, Error> {
         let (view, from) = (self.engine.latest(), self.next);
-        let (parts, newest) = long_read(move || {
-            let parts = ledger::entries(view.view(), from).take(PARTS_MAX).collect::<Result<Vec<_>, _>>()?;
-            Ok((parts, view.progress().revision))
+        let (parts, whole, newest) = long_read(move || {
+            let mut entries = ledger::entries(view.view(), from);
+            let (mut parts, mut bytes) = (Vec::new(), 0);
+            let mut whole = false;
+            while !whole && parts.len() < PARTS_MAX && bytes < PIECE_BYTES {
+                let part = entries.next().transpose()?;
+                whole = part.is_none();
+                bytes += part.as_ref().map_or(0, |(_, _, journal)| journal.bytes());
+                parts.extend(part);
+            }
+            Ok((parts, whole, view.progress().revision))
         })
         .await?;
         if let Some((revision, part, _)) = parts.last() {
             self.next = (*revision, part + 1);
         }
-        let whole = parts.len() < PARTS_MAX;
         let complete_to = if whole { newest } else { Revision(self.next.0.0.saturating_sub(1)) };
         Ok(Piece { parts: parts.into_iter().map(|(_, _, journal)| journal).collect(), complete_to })
     }
@@ -84,4 +95,43 @@ fn watch_from_now(engine: &Engine) -> Watcher {
     let (from, to) = ledger::journal_range(Revision(0));
     let hub = engine.hub();
     hub.watch(Interest::range(from, to), hub.newest().next())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::alone;
+    use quoin_core::ledger::{NewAccount, Operation};
+
+    /// A piece had 64 parts, each with up to a command's worth of accounts, and a slow client had several pieces.
+    #[test]
+    fn a_piece_of_the_journal_is_bounded_in_bytes_and_the_rest_follows() {
+        const ACCOUNTS: u128 = 20;
+        alone(|engine| async move {
+            let large = "x".repeat(PIECE_BYTES / 4);
+            for id in 1..=ACCOUNTS {
+                let (currency, user_data) = ("EUR".into(), large.clone());
+                let account = NewAccount { currency, user_data, ..NewAccount::default() }.with_id(id);
+                engine.propose(Operation::create_accounts(vec![account]).into_command()).await.unwrap();
+            }
+            let newest = engine.latest().progress().revision;
+            let mut feed = Feed::new(&engine, Revision(0));
+            let mut ids = Vec::new();
+            loop {
+                let piece = feed.read().await.unwrap();
+                let bytes: usize = piece.parts.iter().map(Journal::bytes).sum();
+                assert!(bytes < PIECE_BYTES + PIECE_BYTES / 3, "{bytes} bytes, to {}", piece.complete_to);
+                if piece.parts.is_empty() {
+                    break assert_eq!(piece.complete_to, newest);
+                }
+                assert!(piece.complete_to <= newest);
+                for part in piece.parts {
+                    let Journal::Accounts(_, _, accounts) = part else { panic!("{part:?}") };
+                    let own = accounts.iter().map(|account| account.id()).filter(|id| *id <= ACCOUNTS);
+                    ids.extend(own);
+                }
+            }
+            assert!(ids.into_iter().eq(1..=ACCOUNTS));
+        });
+    }
 }

@@ -36,6 +36,20 @@ pub enum Journal {
     Currency(Revision, Stamp, Currency, u32),
 }
 
+impl Journal {
+    /// About how much memory it takes, in bytes.
+    pub fn bytes(&self) -> usize {
+        let of_account = |account: &AccountRecord| size_of::<AccountRecord>() + account.encoded_len();
+        match self {
+            Self::Transfers(entries) => {
+                entries.iter().map(|entry| size_of::<Entry>() + entry.raw.len()).sum()
+            }
+            Self::Accounts(_, _, accounts) => accounts.iter().map(of_account).sum(),
+            Self::Currency(..) => size_of::<Self>(),
+        }
+    }
+}
+
 /// One transfer in the journal, with its result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {

@@ -1,7 +1,7 @@
 //! Many operations at once: the writes go into the log together, and reads of one consistency share a view.
 //!
 //! **Invariant: Bounded.** The records of one run are bounded by `limits.response_bytes_max`; reads beyond
-//! that get a status. A run of many reads yields to other tasks.
+//! that get a status. A stream takes the answers in pieces instead. Many reads yield to other tasks.
 
 use super::translate;
 use crate::commands::{check_size, kv_reply, pinned, read, read_range};
@@ -14,6 +14,7 @@ use quoin_proto::quoin::kv::v1 as pb;
 use quoin_proto::quoin::kv::v1::floor_request::NotAbove;
 use quoin_proto::quoin::kv::v1::operation::Operation;
 use quoin_proto::quoin::kv::v1::result::Result as Done;
+use std::collections::VecDeque;
 
 /// Reads before the task yields to others.
 const READS_AT_ONCE: usize = 128;
@@ -34,7 +35,7 @@ pub(super) struct Writes<Id> {
 
 /// Reads, by consistency.
 pub(super) struct Reads<Id> {
-    groups: Vec<(Consistency, Vec<(Id, Read)>)>,
+    groups: Vec<(Consistency, VecDeque<(Id, Read)>)>,
 }
 
 enum Read {
@@ -117,31 +118,58 @@ impl<Id> Reads<Id> {
 
     fn add(&mut self, consistency: Consistency, id: Id, read: Read) {
         match self.groups.iter_mut().find(|(other, _)| *other == consistency) {
-            Some((_, reads)) => reads.push((id, read)),
-            None => self.groups.push((consistency, vec![(id, read)])),
+            Some((_, reads)) => reads.push_back((id, read)),
+            None => self.groups.push((consistency, [(id, read)].into())),
         }
     }
 
+    /// Answers all.
     pub(super) async fn run(self, engine: &Engine) -> Vec<(Id, pb::Result)> {
         let mut done = Vec::with_capacity(self.len());
         let bytes_max = engine.limits().response_bytes_max;
         let mut room = bytes_max;
-        for (consistency, reads) in self.groups {
+        for (consistency, mut reads) in self.groups {
             let view = read(engine, consistency).await;
-            for (count, (id, wanted)) in reads.into_iter().enumerate() {
-                if count % READS_AT_ONCE == READS_AT_ONCE - 1 {
-                    tokio::task::yield_now().await;
-                }
-                let answer = match &view {
-                    Ok(_) if room == 0 => Err(Error::response_too_large(bytes_max)),
-                    Ok(view) => read_one(view, wanted),
-                    Err(error) => Err(error.clone()),
-                };
-                room = room.saturating_sub(answer.as_ref().map_or(0, record_bytes));
-                done.push((id, result(answer)));
+            read_until_full(view, &mut reads, &mut room, &mut done).await;
+            let too_large = || result(Err(Error::response_too_large(bytes_max)));
+            done.extend(reads.into_iter().map(|(id, _)| (id, too_large())));
+        }
+        done
+    }
+
+    /// Answers some reads of one consistency: as many as have about `bytes` of records together. Returns
+    /// nothing once all are answered.
+    pub(super) async fn run_some(&mut self, engine: &Engine, bytes: usize) -> Vec<(Id, pb::Result)> {
+        let (mut done, mut room) = (Vec::new(), bytes);
+        if let Some((consistency, reads)) = self.groups.last_mut() {
+            let view = read(engine, *consistency).await;
+            read_until_full(view, reads, &mut room, &mut done).await;
+            if reads.is_empty() {
+                self.groups.pop();
             }
         }
         done
+    }
+}
+
+/// Moves reads to `done` until their records have filled `room`, or none is left.
+async fn read_until_full<Id>(
+    view: Result<ReadView, Error>,
+    reads: &mut VecDeque<(Id, Read)>,
+    room: &mut usize,
+    done: &mut Vec<(Id, pb::Result)>,
+) {
+    let mut count = 0_usize;
+    while *room > 0
+        && let Some((id, wanted)) = reads.pop_front()
+    {
+        count += 1;
+        if count.is_multiple_of(READS_AT_ONCE) {
+            tokio::task::yield_now().await;
+        }
+        let answer = view.as_ref().map_err(Error::clone).and_then(|view| read_one(view, wanted));
+        *room = room.saturating_sub(answer.as_ref().map_or(0, record_bytes));
+        done.push((id, result(answer)));
     }
 }
 

@@ -3,6 +3,9 @@
 //! An event's id is its revision and position, `REVISION.POSITION`. A client that comes back with the last id
 //! it saw (`Last-Event-ID`, which browsers send by themselves) misses nothing and gets nothing twice, on any
 //! replica and however long it was away: the journal is never compacted.
+//!
+//! **Invariant: Bounded.** [`BATCHES_MAX`] batches of about [`BATCH_BYTES`] wait for a slow client, and a piece of the
+//! journal behind them.
 
 use super::desk::{Desk, place};
 use super::extract::Params;
@@ -15,6 +18,7 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::IntoResponse;
 use axum::response::sse::{Event, KeepAlive, Sse};
+use futures_util::{StreamExt, stream};
 use quoin_core::Revision;
 use quoin_core::ledger::Journal;
 use serde::Serialize;
@@ -22,8 +26,10 @@ use std::convert::Infallible;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
-/// Maximum events that wait for a slow client.
-const EVENTS_MAX: usize = 1024;
+/// Maximum batches of events that wait for a slow client.
+const BATCHES_MAX: usize = 4;
+/// Bytes of events after which a batch is closed. The last one may exceed it.
+const BATCH_BYTES: usize = 64 << 10;
 
 /// Follow all that happens, as server-sent events
 ///
@@ -53,39 +59,52 @@ pub(super) async fn follow(
         (None, None) => desk.book.engine().latest().progress().revision.next(),
     };
     let feed = Feed::new(desk.book.engine(), first);
-    let (events, receiver) = mpsc::channel(EVENTS_MAX);
+    let (batches, receiver) = mpsc::channel(BATCHES_MAX);
     tokio::spawn(async move {
         tokio::select! {
             () = desk.life.ended() => {}
-            () = events.closed() => {}
-            ended = send(&desk, feed, seen, &events) => if let Err(error) = ended {
+            () = batches.closed() => {}
+            ended = send(&desk, feed, seen, &batches) => if let Err(error) = ended {
                 tracing::debug!(%error, "an event stream ended");
             },
         }
     });
-    Ok(Sse::new(ReceiverStream::new(receiver)).keep_alive(KeepAlive::default()))
+    let events = ReceiverStream::new(receiver).flat_map(stream::iter).map(Ok::<_, Infallible>);
+    Ok(Sse::new(events).keep_alive(KeepAlive::default()))
 }
 
-/// An event and its position.
-type Placed = ((Revision, u32), Event);
-type Events = mpsc::Sender<Result<Event, Infallible>>;
+/// An event, its position, and its bytes.
+type Placed = ((Revision, u32), usize, Event);
+type Batches = mpsc::Sender<Vec<Event>>;
 
 async fn send(
     desk: &Desk,
     mut feed: Feed,
     seen: Option<(Revision, u32)>,
-    events: &Events,
+    batches: &Batches,
 ) -> Result<(), Error> {
     let mut units = Units::default();
     let mut piece = feed.read().await?;
     loop {
         let Piece { parts, .. } = &piece;
+        let (mut batch, mut batch_bytes) = (Vec::new(), 0);
         for part in parts {
-            for (at, event) in shown(desk, part, &mut units)? {
-                if seen.is_none_or(|seen| at > seen) && events.send(Ok(event)).await.is_err() {
-                    return Ok(());
+            for (at, bytes, event) in shown(desk, part, &mut units)? {
+                if seen.is_some_and(|seen| at <= seen) {
+                    continue;
+                }
+                batch.push(event);
+                batch_bytes += bytes;
+                if batch_bytes >= BATCH_BYTES {
+                    batch_bytes = 0;
+                    if batches.send(std::mem::take(&mut batch)).await.is_err() {
+                        return Ok(());
+                    }
                 }
             }
+        }
+        if !batch.is_empty() && batches.send(batch).await.is_err() {
+            return Ok(());
         }
         piece = feed.next().await?;
     }
@@ -114,7 +133,45 @@ fn shown(desk: &Desk, part: &Journal, units: &mut Units) -> Result<Vec<Placed>, 
 }
 
 fn event(kind: &str, at: (Revision, u32), data: &impl Serialize) -> Result<Placed, Error> {
-    let event = Event::default().event(kind).id(format!("{}.{}", at.0, at.1));
-    let event = event.json_data(data).map_err(Error::fault)?;
-    Ok((at, event))
+    let data = serde_json::to_string(data).map_err(Error::fault)?;
+    let bytes = data.len();
+    Ok((at, bytes, Event::default().event(kind).id(format!("{}.{}", at.0, at.1)).data(data)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ledger::Book;
+    use crate::life::Life;
+    use crate::testing::alone;
+    use quoin_core::ledger::{NewAccount, Operation};
+
+    /// 1024 events waited for a slow client, whatever their size: an account can have a MiB of metadata.
+    #[test]
+    fn a_client_that_reads_nothing_has_a_few_bytes_of_events_waiting() {
+        alone(|engine| async move {
+            for id in 1..=20 {
+                let (currency, user_data) = ("EUR".into(), "x".repeat(BATCH_BYTES));
+                let account = NewAccount { currency, user_data, ..NewAccount::default() }.with_id(id);
+                engine.propose(Operation::create_accounts(vec![account]).into_command()).await.unwrap();
+            }
+            let (_running, life) = tokio::sync::watch::channel(false);
+            let desk = Desk { book: Book::start(engine.clone()), life: Life(life) };
+            let (batches, mut waiting) = mpsc::channel(BATCHES_MAX);
+            let feed = Feed::new(&engine, Revision(0));
+            let sending = tokio::spawn(async move { send(&desk, feed, None, &batches).await });
+            while waiting.len() < BATCHES_MAX {
+                tokio::task::yield_now().await;
+            }
+            // The first has the currency's world account besides.
+            let first: Vec<usize> = (0..BATCHES_MAX).map(|_| waiting.try_recv().unwrap().len()).collect();
+            assert_eq!(first, [2, 1, 1, 1]);
+            let mut rest = 0;
+            while rest < 16 {
+                rest += waiting.recv().await.expect("there are 20 accounts").len();
+            }
+            assert_eq!(rest, 16);
+            sending.abort();
+        });
+    }
 }
