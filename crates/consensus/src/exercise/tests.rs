@@ -183,11 +183,17 @@ fn places() -> Vec<Place> {
 
 trait Configure {
     fn configuration(self, context: &'static [u8]) -> Entry;
+    fn placed(self, index: u64) -> Entry;
 }
 impl Configure for Entry {
     fn configuration(mut self, context: &'static [u8]) -> Entry {
         self.set_entry_type(EntryType::EntryConfChangeV2);
         self.context = Bytes::from_static(context);
+        self
+    }
+
+    fn placed(mut self, index: u64) -> Entry {
+        (self.index, self.term) = (index, TERM);
         self
     }
 }
@@ -243,6 +249,102 @@ fn a_message_in_another_member_s_name_is_not_stepped() {
     assert_eq!(victim.replica.leader(), 2);
     receive(&mut victim, 3, vote);
     assert_eq!(victim.replica.leader(), 3);
+}
+
+/// Several checks stand between most messages and the library: without one of them another one may still refuse what
+/// it is for. So each is asked for by its reason.
+#[test]
+fn every_check_refuses_what_it_is_for() {
+    use MessageType::*;
+    let read = |data: &[u8]| {
+        message(MsgReadIndex, |m| {
+            m.term = 0;
+            m.entries = vec![context(data)].into();
+        })
+    };
+    let (large, long) = (1 << 62, Bytes::from_static(&[0; 65]));
+    let refused = [
+        ("a message for another member", 2, message(MsgHeartbeat, |m| m.to = 3)),
+        ("a message from nobody, or from this replica", 1, message(MsgHeartbeat, |m| m.from = 1)),
+        ("a message from nobody, or from this replica", 0, message(MsgHeartbeat, |m| m.from = 0)),
+        ("a message in another member's name", 3, message(MsgHeartbeat, |_| ())),
+        ("untimely", 2, read(b"c").tap(|m| m.from = 1)),
+        ("untimely", 2, read(b"c").tap(|m| m.from = 0)),
+        ("a transfer to nobody", 2, message(MsgTransferLeader, |m| m.from = 0)),
+        ("a number that is too large", 2, message(MsgAppend, |m| m.index = large)),
+        ("a number that is too large", 2, message(MsgHeartbeat, |m| m.commit = large)),
+        ("a number that is too large", 2, message(MsgAppendResponse, |m| m.reject_hint = large)),
+        ("a number that is too large", 2, message(MsgHeartbeat, |m| m.log_term = large)),
+        ("a number that is too large", 2, message(MsgHeartbeat, |m| m.commit_term = large)),
+        ("a context that is too long", 2, message(MsgHeartbeat, |m| m.context = long.clone())),
+        ("a request for a snapshot", 2, message(MsgAppendResponse, |m| m.request_snapshot = 1)),
+        (
+            "a snapshot's mark in a message",
+            2,
+            message(MsgAppend, |m| m.mut_snapshot().mut_metadata().index = 9),
+        ),
+        ("a read round's context that is too long", 2, read(&[0; 65])),
+        (
+            "a read round's context that is too long",
+            2,
+            read(b"c").tap(|m| m.mut_entries()[0].context = long.clone().slice(..1)),
+        ),
+        ("a read round without a context, or with several", 2, message(MsgReadIndex, |m| m.term = 0)),
+        (
+            "a read round without a context, or with several",
+            2,
+            read(b"c").tap(|m| m.mut_entries().push(context(b"d"))),
+        ),
+        ("entries outside an append", 2, message(MsgHeartbeat, |m| m.entries = vec![entry(5, TERM)].into())),
+        ("a kind that no replica sends", 2, message(MsgSnapshot, |_| ())),
+        ("a kind that no replica sends", 2, message(MsgPropose, |_| ())),
+        ("a kind that no replica sends", 2, message(MsgHup, |_| ())),
+        ("a kind that no replica sends", 2, message(MsgBeat, |_| ())),
+        ("a kind that no replica sends", 2, message(MsgUnreachable, |_| ())),
+        ("a kind that no replica sends", 2, message(MsgSnapStatus, |_| ())),
+        ("a kind that no replica sends", 2, message(MsgCheckQuorum, |_| ())),
+        ("a read round with a term", 2, read(b"c").tap(|m| m.term = TERM)),
+        ("a message without a term", 2, message(MsgHeartbeat, |m| m.term = 0)),
+        ("a term that is too far ahead", 2, message(MsgHeartbeat, |m| m.term = TERM + (1 << 32) + 1)),
+        ("an entry of a later term than its sender's", 2, append(TERM + 1, 4, vec![], 3)),
+        ("a second leader in one term", 3, message(MsgHeartbeat, |m| m.from = 3)),
+        ("a second leader in one term", 3, append(TERM, 4, vec![], 3).tap(|m| m.from = 3)),
+        (
+            "a heartbeat that commits what this replica has not got",
+            2,
+            message(MsgHeartbeat, |m| m.commit = 5),
+        ),
+        ("an append after an entry without a term", 2, append(0, 4, vec![], 3)),
+        ("an entry out of order", 2, append(TERM, 4, vec![entry(6, TERM)], 3)),
+        ("an entry of a term that does not follow", 2, append(TERM, 4, vec![entry(5, TERM - 1)], 3)),
+        ("an entry of a term that does not follow", 2, append(TERM, 4, vec![entry(5, TERM + 1)], 3)),
+        ("an entry that cannot be decoded", 2, append(TERM, 4, vec![context(b"no batch").placed(5)], 3)),
+        ("untimely", 2, message(MsgTransferLeader, |_| ())),
+        ("untimely", 2, message(MsgTimeoutNow, |m| m.term = TERM + 1)),
+        ("untimely", 3, message(MsgTimeoutNow, |m| m.from = 3)),
+    ];
+    let victim = follower();
+    for (reason, from, message) in refused {
+        assert_eq!(victim.replica.refusal(from, &message), Some(reason), "{message:?}");
+    }
+    let admitted =
+        [message(MsgHeartbeat, |m| m.commit = 4), append(TERM, 4, vec![entry(5, TERM)], 5), read(&[0; 64])];
+    for message in admitted {
+        assert_eq!(victim.replica.refusal(2, &message), None, "{message:?}");
+    }
+    let mut victim = leader();
+    for (reason, change) in [
+        ("an answer to an append beyond this leader's log", (4, 0)),
+        ("a hint beyond this leader's log", (3, 4)),
+    ] {
+        let answer = message(MsgAppendResponse, |m| (m.index, m.reject_hint) = change);
+        assert_eq!(victim.replica.refusal(2, &answer), Some(reason));
+    }
+    for number in 0..1024u32 {
+        assert_eq!(victim.replica.refusal(2, &read(&number.to_le_bytes())), None, "{number}");
+        receive(&mut victim, 2, read(&number.to_le_bytes()));
+    }
+    assert_eq!(victim.replica.refusal(2, &read(b"one more")), Some("untimely"));
 }
 
 /// A snapshot with an empty or impossible configuration.

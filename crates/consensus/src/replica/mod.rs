@@ -257,6 +257,16 @@ impl Replica {
         self.raw.raft.raft_log.last_index()
     }
 
+    /// Why a message that came on a connection of `from` would be dropped.
+    #[cfg(test)]
+    pub(crate) fn refusal(&self, from: u64, message: &eraftpb::Message) -> Option<&'static str> {
+        match admission::check(&self.raw.raft, from, message) {
+            Ok(()) => None,
+            Err(Refusal::Untimely) => Some("untimely"),
+            Err(Refusal::Malformed(reason)) => Some(reason),
+        }
+    }
+
     /// Steps a message that may make the library panic.
     #[cfg(test)]
     pub(crate) fn step_unchecked(&mut self, message: eraftpb::Message) {
