@@ -132,3 +132,114 @@ pub(crate) fn activate(importer: Importer) -> Result<Arc<LsmStore>, StoreError> 
     let (store, _) = committed.map_err(|error| StoreError::new("installing a snapshot", error))?;
     Ok(Arc::new(store))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::founding::Founding;
+    use crate::owner::Owner;
+    use crate::peers::PeerHandler;
+    use crate::purge;
+    use crate::settings::{LogConfig, Settings};
+    use crate::start::Opened;
+    use crate::status::RaftStatus;
+    use bytes::Bytes;
+    use parking_lot::Mutex;
+    use quoin_consensus::GroupId;
+    use quoin_consensus::log::{Entry, EntryKind, Record, SimDisk};
+    use quoin_consensus::message::PeerMessage;
+    use quoin_consensus::transport::{Handler, Transport};
+    use quoin_core::{Index, Progress, Store, system};
+    use std::collections::BTreeMap;
+    use std::net::TcpListener;
+    use std::sync::mpsc::{Sender, channel};
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    /// A follower that takes a snapshot only when the test does.
+    struct Follower(Mutex<Sender<TcpStream>>);
+
+    impl Handler for Follower {
+        fn received(&self, _: u64, _: GroupId, _: PeerMessage) {}
+        fn lost(&self, _: u64) {}
+        fn snapshot_offered(&self, _: u64, stream: TcpStream) {
+            self.0.lock().send(stream).unwrap();
+        }
+        fn join_asked(&self, _: TcpStream) {}
+        fn founding_asked(&self, _: u64, _: u64, _: TcpStream) {}
+        fn is_removed(&self, _: u64) -> bool {
+            false
+        }
+        fn is_other_disk(&self, _: u64, _: u64) -> bool {
+            false
+        }
+        fn is_vouched_for(&self, _: u64) -> bool {
+            true
+        }
+        fn cast_out(&self, _: &str) {}
+        fn failed(&self, _: &str) {}
+    }
+
+    /// The transport of member `id`, with its address.
+    fn transport(
+        id: u64,
+        peers: &BTreeMap<u64, String>,
+        handler: Arc<dyn Handler>,
+    ) -> (String, Arc<Transport>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let started =
+            Transport::start(listener, address.clone(), (7, id, id), GROUP, handler, peers, PATIENCE);
+        (address, started.unwrap())
+    }
+
+    /// Nothing held the log while a snapshot was streamed: a follower of a busy leader needed the next one as soon as
+    /// it had the first.
+    #[test]
+    fn the_log_is_held_while_a_snapshot_is_streamed_and_until_the_follower_has_caught_up() {
+        let (folder, runtime) = (tempfile::tempdir().unwrap(), tokio::runtime::Runtime::new().unwrap());
+        let log = LogConfig { segment_bytes: 1 << 20, keep_bytes: 0, ..LogConfig::default() };
+        let settings = Settings { log, ..Settings::default() };
+        let founding = Founding::of([1, 2].map(|id| system::Member { id, ..Default::default() }).into());
+        let owner = Owner { cluster: 7, id: 1, disk: 1, ..Owner::default() };
+        let disk = Arc::new(SimDisk::new());
+        let opened = Opened::open(owner, folder.path(), disk, settings, Some(&founding)).unwrap();
+        let (shared, _replica, _applier) = opened.into_parts();
+        let (offered, streams) = channel();
+        let (address, _follower) = transport(2, &BTreeMap::new(), Arc::new(Follower(Mutex::new(offered))));
+        let handler = Arc::new(PeerHandler::new(&shared, runtime.handle().clone()));
+        shared.set_transport(transport(1, &BTreeMap::from([(2, address)]), handler).1);
+
+        send(&shared, 2);
+        let mut stream = streams.recv_timeout(PATIENCE).unwrap();
+        for index in 2..10 {
+            let data = vec![0; 1 << 19].into();
+            let entry = Entry { index, term: 1, kind: EntryKind::Normal, context: Bytes::new(), data };
+            shared.log.append(&[Record::Entry(GROUP, entry)]).unwrap();
+        }
+        let store = Arc::clone(&shared.published.load().store);
+        let Progress { sequence, .. } = shared.published.load().progress;
+        store.put(b"something", Bytes::from_static(b"written"), sequence);
+        store.batch_applied(Index(9)).unwrap();
+        store.flush().unwrap();
+        let purged_to = |matched| {
+            let followers = vec![(2, matched, true)];
+            shared.raft.send_replace(Arc::new(RaftStatus { applied: 9, followers, ..RaftStatus::default() }));
+            purge::purge(&shared).unwrap();
+            shared.log.first_index(GROUP)
+        };
+        // The stream has begun once its first bytes are here.
+        stream.read_exact(&mut [0]).unwrap();
+        assert_eq!(purged_to(0), 2, "while it is streamed");
+        io::copy(&mut stream, &mut io::sink()).unwrap();
+        stream.write_all(&[RECEIVED]).unwrap();
+        let (mut inputs, deadline) = (Vec::new(), Some(Instant::now() + PATIENCE));
+        let is_sent = |input: &Input| matches!(input, Input::SnapshotSent { to: 2, success: true });
+        while !inputs.iter().any(is_sent) {
+            assert!(Some(Instant::now()) < deadline, "nobody was told that it was sent");
+            shared.inbox.take(&mut inputs, deadline);
+        }
+        assert_eq!(purged_to(0), 2, "until it is installed");
+        assert!(purged_to(9) > 2, "it has all of the log");
+    }
+}

@@ -442,19 +442,20 @@ mod tests {
         let opened = Opened::open(owner, folder.path(), disk, Settings::default(), Some(&founding)).unwrap();
         let (shared, replica, _applier) = opened.into_parts();
         let (appends, work) = (Arc::new(Queue::default()), Arc::new(WorkQueue::default()));
-        let mut raft = RaftThread::new(Arc::clone(&shared), replica, Arc::clone(&appends), Arc::clone(&work));
+        let mut feeding =
+            RaftThread::new(Arc::clone(&shared), replica, Arc::clone(&appends), Arc::clone(&work));
         work.end();
         let elsewhere = StoreFolder::open(&folder.path().join("received")).unwrap();
         let importer = elsewhere.import(GROUP.0, shared.settings.store.options()).unwrap();
         let configuration = founding.configuration.clone();
         let (from, index, term) = (2, 90, machines::FOUNDING_TERM.0);
-        raft.feed(Input::SnapshotReceived(Box::new(ReceivedSnapshot {
-            from,
-            index,
-            term,
-            configuration,
-            importer,
-        })));
+        let received = ReceivedSnapshot { from, index, term, configuration, importer };
+        let (fed, raft) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            feeding.feed(Input::SnapshotReceived(Box::new(received)));
+            fed.send(feeding)
+        });
+        let raft = raft.recv_timeout(Duration::from_secs(60)).expect("it waits for nobody");
         assert_eq!(raft.replica.committed(), index, "it was accepted");
         drop(raft);
         LogThread::new(Arc::clone(&shared), appends).run();

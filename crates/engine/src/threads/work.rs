@@ -106,6 +106,7 @@ mod tests {
     use super::*;
     use bytes::Bytes;
     use std::sync::Arc;
+    use tokio::sync::oneshot::error::TryRecvError;
 
     fn entry(index: u64, bytes: usize) -> Committed {
         Committed { index, term: 1, content: Content::Batch(Bytes::from(vec![0; bytes])) }
@@ -150,13 +151,14 @@ mod tests {
     #[test]
     fn whoever_waits_for_work_that_will_not_be_done_is_told() {
         let work = WorkQueue::default();
-        let (waiter, answer) = tokio::sync::oneshot::channel();
-        let barrier = || Barrier { index: 1, waiters: Vec::new() };
-        work.extend([Work::Wait(Barrier { waiters: vec![waiter], ..barrier() })]);
+        let wait = || {
+            let (waiter, answer) = tokio::sync::oneshot::channel();
+            work.extend([Work::Wait(Barrier { index: 1, waiters: vec![waiter] })]);
+            answer
+        };
+        let mut early = wait();
         work.end();
-        assert!(answer.blocking_recv().is_err());
-        let (waiter, answer) = tokio::sync::oneshot::channel();
-        work.extend([Work::Wait(Barrier { waiters: vec![waiter], ..barrier() })]);
-        assert!(answer.blocking_recv().is_err());
+        assert_eq!(early.try_recv(), Err(TryRecvError::Closed));
+        assert_eq!(wait().try_recv(), Err(TryRecvError::Closed));
     }
 }

@@ -1,7 +1,7 @@
 //! A disk that fails and a disk that is full. The log lies on a disk in memory that can be told to.
 
 use crate::cluster::{CLUSTER, Cluster, in_time, put, put_of, read, settings, until};
-use quoin_consensus::log::{Disk, DiskFile, SimDisk};
+use quoin_consensus::log::{Disk, DiskFile, Log, LogError, Options, SimDisk};
 use quoin_core::system;
 use quoin_engine::{
     Consistency, Engine, Founding, Opened, Owner, ProposeError, ReadError, Running, Settings, StoreConfig,
@@ -117,18 +117,30 @@ async fn a_full_follower_raises_the_alarm_through_the_leader() {
     cluster.stop().await;
 }
 
+/// What breaks a disk's driver, when that is told to.
+#[derive(Default)]
+struct Broken {
+    sync: AtomicBool,
+    read: AtomicBool,
+}
+
 /// A disk whose driver breaks its own invariant when told to.
+#[derive(Default)]
 struct BreakingDisk {
     disk: SimDisk,
-    broken: Arc<AtomicBool>,
+    broken: Arc<Broken>,
 }
 
 struct BreakingFile {
     file: Arc<dyn DiskFile>,
-    broken: Arc<AtomicBool>,
+    broken: Arc<Broken>,
 }
 
 impl BreakingDisk {
+    fn new() -> Self {
+        Self { disk: SimDisk::new(), ..Self::default() }
+    }
+
     fn wrap(&self, file: Arc<dyn DiskFile>) -> Arc<dyn DiskFile> {
         Arc::new(BreakingFile { file, broken: Arc::clone(&self.broken) })
     }
@@ -160,10 +172,11 @@ impl DiskFile for BreakingFile {
         self.file.write_at(offset, parts)
     }
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        assert!(!self.broken.read.load(Ordering::SeqCst), "the driver is broken");
         self.file.read_at(offset, buffer)
     }
     fn sync(&self) -> io::Result<()> {
-        assert!(!self.broken.load(Ordering::SeqCst), "the driver is broken");
+        assert!(!self.broken.sync.load(Ordering::SeqCst), "the driver is broken");
         self.file.sync()
     }
 }
@@ -171,13 +184,57 @@ impl DiskFile for BreakingFile {
 /// Whoever waited for the log thread waited for ever.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_log_thread_that_panics_ends_the_replica_with_the_reason() {
-    let disk = Arc::new(BreakingDisk { disk: SimDisk::new(), broken: Arc::default() });
+    let disk = Arc::new(BreakingDisk::new());
     let (_folder, running, engine) = start(&disk).await;
     put(&engine, "k", "1").await;
-    disk.broken.store(true, Ordering::SeqCst);
+    disk.broken.sync.store(true, Ordering::SeqCst);
     let lost = in_time("an answer", engine.propose(put_of("k", "2"))).await;
     assert_eq!(lost, Err(ProposeError::Stopped), "nobody knows whether it will be found in the log");
     let reason = in_time("the end", running.failed()).await;
     assert!(reason.contains("\"log\" panicked") && reason.contains("the driver is broken"), "{reason}");
+    stop(running).await;
+}
+
+/// The replica went on without a raft thread: it neither led nor followed, and nobody was told.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_raft_thread_that_panics_ends_the_replica_with_the_reason() {
+    let disk = Arc::new(BreakingDisk::new());
+    let (_folder, running, engine) = start(&disk).await;
+    put(&engine, "k", "1").await;
+    disk.broken.read.store(true, Ordering::SeqCst);
+    // Larger than the log's cache, so that the raft thread reads it from the disk when it is committed.
+    let lost = in_time("an answer", engine.propose(put_of("large", vec![1; 100_000]))).await;
+    assert_eq!(lost, Err(ProposeError::Stopped), "it is in the log");
+    let reason = in_time("the end", running.failed()).await;
+    assert!(reason.contains("\"raft\" panicked") && reason.contains("the driver is broken"), "{reason}");
+    let read = in_time("an answer", engine.read(Consistency::Linearizable)).await;
+    assert_eq!(read.err(), Some(ReadError::Stopped));
+    stop(running).await;
+}
+
+/// A block that was synced, and damaged afterwards, was taken for one that a crash had torn, and cut.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_idle_log_says_that_its_last_block_was_synced() {
+    const SEGMENT: &str = "0000000000000001.log";
+    let disk = Arc::new(SimDisk::new());
+    let (_folder, running, engine) = start(&disk).await;
+    // After that it writes nothing by itself.
+    let introduced =
+        || engine.members().unwrap().iter().all(|own| own.disk == 1 && !own.client_urls.is_empty());
+    until(&engine, "its introduction", introduced).await;
+    put(&engine, "k", "the last one").await;
+    let damaged = || {
+        let mut bytes = disk.bytes(SEGMENT).unwrap();
+        let place = bytes.windows(12).position(|window| window == b"the last one").unwrap();
+        bytes[place] ^= 1;
+        let copy = SimDisk::new();
+        for (name, bytes) in [(SEGMENT, bytes), ("newest", disk.bytes("newest").unwrap())] {
+            copy.create(name, 0).unwrap();
+            copy.set_bytes(name, bytes);
+        }
+        let options = Options { cluster: CLUSTER, node: 1, disk: 1, segment_bytes: 1 << 16, cache_bytes: 0 };
+        matches!(Log::open(Arc::new(copy), options), Err(LogError::Corrupt { .. }))
+    };
+    until(&engine, "the seal", damaged).await;
     stop(running).await;
 }
