@@ -36,15 +36,34 @@ async fn metrics(State(engine): State<Engine>) -> impl IntoResponse {
 
 async fn ready(State(engine): State<Engine>) -> impl IntoResponse {
     let status = engine.status();
-    let refuse = |why: String| (StatusCode::SERVICE_UNAVAILABLE, why);
-    if status.raft.leader == 0 {
-        return refuse("not ready: no leader\n".into());
+    match not_ready(status.raft.leader, status.lag_ms) {
+        Some(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {why}\n")),
+        None => (StatusCode::OK, "ok\n".into()),
     }
-    match status.lag_ms {
-        None => refuse("not ready: no leader has said yet what is committed\n".into()),
-        Some(lag_ms) if lag_ms > READY_LAG_MS_MAX => {
-            refuse(format!("not ready: {lag_ms} ms behind the leader\n"))
+}
+
+/// Why a replica cannot serve that knows this `leader`, 0 for none, and was last known to be up to date `lag_ms` ago.
+fn not_ready(leader: u64, lag_ms: Option<u64>) -> Option<String> {
+    match lag_ms {
+        _ if leader == 0 => Some("no leader".into()),
+        None => Some("no leader has said yet what is committed".into()),
+        Some(lag_ms) => (lag_ms > READY_LAG_MS_MAX).then(|| format!("{lag_ms} ms behind the leader")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A replica that had just started, and had heard of a leader and not of what it has committed, was ready.
+    #[test]
+    fn a_replica_is_ready_once_it_knows_that_it_is_not_far_behind() {
+        assert_eq!(not_ready(1, Some(0)), None);
+        assert_eq!(not_ready(1, Some(5_000)), None);
+        assert_eq!(not_ready(1, Some(5_001)).unwrap(), "5001 ms behind the leader");
+        assert_eq!(not_ready(1, None).unwrap(), "no leader has said yet what is committed");
+        for lag_ms in [None, Some(0)] {
+            assert_eq!(not_ready(0, lag_ms).unwrap(), "no leader");
         }
-        Some(_) => (StatusCode::OK, "ok\n".into()),
     }
 }

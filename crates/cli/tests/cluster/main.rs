@@ -8,6 +8,7 @@ mod ledger;
 mod playground;
 mod route;
 mod snapshot;
+mod space;
 mod start;
 mod table;
 mod table_places;

@@ -39,6 +39,36 @@ fn whoever_starts_nodes_knows_the_range_of_a_setting() -> Result<()> {
     Ok(())
 }
 
+/// They were accepted, and the node could not work: it formed no batch, served no stream, or ran out of numbers.
+#[test]
+fn serve_and_config_check_refuse_what_can_never_work() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let (data, file) = (folder.path().join("data"), folder.path().join("quoin.toml"));
+    let data = data.display().to_string();
+    for (section, name, value) in [
+        ("raft", "batch_commands_max", "0"),
+        ("raft", "batch_bytes_max", "0"),
+        ("raft", "batches_in_flight_max", "0"),
+        ("raft", "heartbeat_ticks", "0"),
+        ("raft", "election_ticks", "9223372036854775807"),
+        ("limits", "streams_per_connection_max", "0"),
+        ("limits", "commands_in_flight_max", "0"),
+        ("limits", "reads_in_flight_max", "0"),
+        ("limits", "request_bytes_max", "0"),
+        ("store", "memtable_bytes", "0"),
+    ] {
+        let expected = format!("{section}.{name}: is {value}; it must be at least ");
+        let flag = format!("--{section}-{}", name.replace('_', "-"));
+        let said = failure(&["serve", "--data-dir", &data, &flag, value])?;
+        ensure!(said.contains(&expected), "{flag} {value}: {said}");
+        fs::write(&file, format!("[{section}]\n{name} = {value}\n"))?;
+        let said = failure(&["config", "check", &file.display().to_string()])?;
+        ensure!(said.contains(&expected), "{section}.{name} = {value}: {said}");
+        ensure!(!Path::new(&data).exists(), "{flag} {value} made a folder");
+    }
+    Ok(())
+}
+
 /// Causes were told two or three times.
 #[test]
 fn a_node_that_cannot_start_says_why_once() -> Result<()> {
