@@ -421,11 +421,20 @@ impl Replica {
         message.to = self.id();
         // A new member may hear of a term by its snapshot only.
         message.term = self.term().max(term);
+        // The library takes the sender for the leader of that term. It may have been replaced while it sent.
+        let leader = if message.term == self.term() { self.leader() } else { raft::INVALID_ID };
+        if ![raft::INVALID_ID, self.id()].contains(&leader) {
+            message.from = leader;
+        }
         let metadata = message.mut_snapshot().mut_metadata();
         metadata.index = index;
         metadata.term = term;
         metadata.set_conf_state(configuration.to_library());
         let _ = self.raw.step(message);
+        if leader == raft::INVALID_ID && !self.is_leader() {
+            // Its next heartbeat tells.
+            self.raw.raft.leader_id = raft::INVALID_ID;
+        }
     }
 
     /// The stream of a snapshot to `to` has ended. After a failure it is a while until `to` may be sent another
