@@ -123,7 +123,10 @@ impl Replica {
     pub fn freshness(&mut self) -> Option<Freshness> {
         let reign = (self.term(), self.leader());
         if !self.is_leader() {
-            return self.fresh.under(reign).own;
+            // A learner, or a replica whose disk hangs, does not campaign, and so never gives its leader up.
+            let patience = 2 * self.options.election_ticks as u64;
+            let lately = self.heard.get(&reign.1).is_some_and(|tick| self.ticks - tick <= patience);
+            return self.fresh.under(reign).own.filter(|_| lately);
         }
         if !self.raw.raft.commit_to_current_term() {
             // The leader before may have answered for more than is known to be committed here.
