@@ -129,7 +129,7 @@ fn small(random: &mut Random) -> u32 {
 
 fn system_operation(random: &mut Random) -> system::Operation {
     let alarm = |random: &mut Random| system::Alarm { member: number(random), kind: small(random) as i32 };
-    match random.below(7) {
+    match random.below(8) {
         0 => system::Operation::Compact(number(random)),
         1 => {
             let addresses = vec![text(random); random.below(3) as usize];
@@ -145,6 +145,11 @@ fn system_operation(random: &mut Random) -> system::Operation {
         5 => {
             let (member, disk, new) = (random.below(4), number(random), random.once_in(2));
             system::Operation::ClaimDisk(system::DiskClaim { member, disk, new })
+        }
+        6 => {
+            let (member, name) = (random.below(4), text(random));
+            let client_urls = vec![text(random); random.below(3) as usize];
+            system::Operation::Introduce(system::Introduction { member, name, client_urls })
         }
         _ => system::Operation::Tick(true),
     }

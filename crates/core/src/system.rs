@@ -69,6 +69,21 @@ pub struct DiskClaim {
     pub new: bool,
 }
 
+/// A member says how operators and clients know it. Nothing else of its record changes: the member may not have
+/// heard of what others have changed meanwhile.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct Introduction {
+    /// The member's id.
+    #[prost(fixed64, tag = "1")]
+    pub member: u64,
+    /// As [`Member::name`].
+    #[prost(string, tag = "2")]
+    pub name: String,
+    /// As [`Member::client_urls`].
+    #[prost(string, repeated, tag = "3")]
+    pub client_urls: Vec<String>,
+}
+
 /// Which alarm. The numbers are etcd's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
 #[repr(i32)]
@@ -96,7 +111,7 @@ pub struct Alarm {
 #[derive(Clone, PartialEq, Message)]
 pub struct Command {
     /// Which operation.
-    #[prost(oneof = "Operation", tags = "1, 2, 3, 4, 5, 6, 7")]
+    #[prost(oneof = "Operation", tags = "1, 2, 3, 4, 5, 6, 7, 8")]
     pub operation: Option<Operation>,
 }
 
@@ -124,10 +139,14 @@ pub enum Operation {
     /// Record a member's disk, if it has none.
     #[prost(message, tag = "7")]
     ClaimDisk(DiskClaim),
+    /// Set a member's name and client URLs, if it is known.
+    #[prost(message, tag = "8")]
+    Introduce(Introduction),
 }
 
 static MEMBER: Costs = Costs(&[(3, Part::Bytes(size_of::<String>())), (4, Part::Bytes(size_of::<String>()))]);
-static COMMAND: Costs = Costs(&[(2, Part::Message(0, &MEMBER))]);
+static INTRODUCTION: Costs = Costs(&[(3, Part::Bytes(size_of::<String>()))]);
+static COMMAND: Costs = Costs(&[(2, Part::Message(0, &MEMBER)), (8, Part::Message(0, &INTRODUCTION))]);
 
 impl CommandMessage for Command {
     const COSTS: &'static Costs = &COMMAND;
@@ -165,6 +184,11 @@ pub(crate) fn apply(tx: &mut Tx<'_>, bytes: Bytes) -> Result<Reply, StoreError> 
         Operation::ClearAlarm(alarm) => tx.delete(&alarm_key(&alarm)),
         Operation::Tick(_) => {}
         Operation::ClaimDisk(claim) => claim_disk(tx, &claim)?,
+        Operation::Introduce(Introduction { member, name, client_urls }) => {
+            if let Some(known) = get_member(tx, member)? {
+                put_member(tx, &Member { name, client_urls, ..known });
+            }
+        }
     }
     Ok(Reply::Done)
 }
@@ -319,6 +343,32 @@ mod tests {
         let members = members(View::new(&store, progress.sequence)).unwrap();
         let disks: Vec<_> = members.iter().map(|member| (member.id, &*member.name, member.disk)).collect();
         assert_eq!(disks, [(1, "m1", 7), (2, "started", 10), (3, "", 0)]);
+    }
+
+    /// A member that started introduced itself with the record that it had, and took back the peer addresses, or the
+    /// vote, that an operator had given it meanwhile.
+    #[test]
+    fn whoever_introduces_itself_changes_its_name_and_urls_only() {
+        let store = MemoryStore::default();
+        let member =
+            Member { id: 1, peer_addresses: vec!["old:1".into()], learner: true, ..Member::default() };
+        machines::found(&store, Bytes::new(), std::slice::from_ref(&member));
+        let mut machines = Machines::open(&store).unwrap();
+        let changed = Member { peer_addresses: vec!["new:1".into()], learner: false, ..member };
+        let introduce = |member| {
+            let (name, client_urls) = ("n".into(), vec!["http://c".into()]);
+            Operation::Introduce(Introduction { member, name, client_urls })
+        };
+        let operations = [Operation::SetMember(changed.clone()), introduce(1), introduce(2)];
+        for (index, operation) in (machines::FOUNDING_INDEX.0 + 1..).map(crate::types::Index).zip(operations)
+        {
+            let payload = Batch::encode(Stamp(1), &[operation.into_command()]);
+            machines.apply(&store, index, Term(1), payload).unwrap();
+        }
+        let progress = machines::read_progress(&store).unwrap();
+        let members = members(View::new(&store, progress.sequence)).unwrap();
+        let expected = Member { name: "n".into(), client_urls: vec!["http://c".into()], ..changed };
+        assert_eq!(members, [expected]);
     }
 
     #[test]

@@ -5,7 +5,7 @@
 use super::engine::Engine;
 use super::shared::Shared;
 use super::{guarded, purge};
-use quoin_core::system::{self, Alarm, AlarmKind, DiskClaim, Operation};
+use quoin_core::system::{self, Alarm, AlarmKind, DiskClaim, Introduction, Operation};
 use quoin_core::{Revision, Stamp, StoreError, View, history};
 use std::io;
 use std::sync::Arc;
@@ -90,13 +90,10 @@ async fn introduce(shared: &Arc<Shared>) -> Result<(), StoreError> {
         let claim = DiskClaim { member: shared.id, disk: shared.disk, new: false };
         propose(shared, Operation::ClaimDisk(claim)).await;
     }
-    let current = system::Member {
-        name: shared.settings.name.clone(),
-        client_urls: shared.settings.client_urls.clone(),
-        ..known.clone()
-    };
-    if current != known {
-        propose(shared, Operation::SetMember(current)).await;
+    let (name, client_urls) = (&shared.settings.name, &shared.settings.client_urls);
+    if (&known.name, &known.client_urls) != (name, client_urls) {
+        let (member, name, client_urls) = (shared.id, name.clone(), client_urls.clone());
+        propose(shared, Operation::Introduce(Introduction { member, name, client_urls })).await;
     }
     Ok(())
 }
