@@ -125,6 +125,12 @@ fn open_tree(config: Config, folder: &Path) -> Result<AnyTree, StoreOpenError> {
     })
 }
 
+/// The number of the version that a start would find in `folder`; `None` if that cannot be read.
+pub(crate) fn version_in(folder: &Path) -> Option<u64> {
+    let current = std::fs::read(folder.join(CURRENT)).ok()?;
+    Some(u64::from_le_bytes(*current.first_chunk()?))
+}
+
 fn check_manifest(folder: &Path) -> Result<(), StoreOpenError> {
     let path = folder.join(CURRENT);
     let current = match std::fs::read(&path) {

@@ -4,6 +4,7 @@
 //! our entries ([`SEQNO_BASE`]). So the counter goes back to 0 after everything that writes a manifest.
 
 use crate::layers::Tables;
+use crate::open::version_in;
 use crate::record::SEQNO_BASE;
 use lsm_tree::compaction::CompactionStrategy;
 use lsm_tree::{AbstractTree, AnyTree, InternalValue, SequenceNumberCounter, Slice};
@@ -71,10 +72,16 @@ impl Tree {
 
     /// Removes the table files from number `first` on that no version lists: what a compaction left that began
     /// when `first` was next, and failed. Tables that it replaced are older.
+    ///
+    /// Nothing is removed if a start would find another version than the newest one here: the compaction failed
+    /// after it had put its own in place, which needs these tables.
     pub(crate) fn sweep(&self, first: u64) {
         // No flush is writing one meanwhile.
         let _engine = self.tree.get_flush_lock();
         let version = self.tree.current_version();
+        if version_in(&self.tree.tree_config().path) != Some(version.id()) {
+            return;
+        }
         let listed: BTreeSet<u64> = version.iter_tables().map(|table| table.id()).collect();
         for entry in
             std::fs::read_dir(self.tree.tree_config().path.join("tables")).into_iter().flatten().flatten()

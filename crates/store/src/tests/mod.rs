@@ -267,6 +267,27 @@ fn a_merge_without_room_fails_and_leaves_no_files() {
     assert_eq!(store.get(&key(7), NEWEST).unwrap(), Some(value(7)));
 }
 
+/// A merge that failed after its manifest was in place had its tables removed: the store could not be opened again.
+#[test]
+fn what_a_failed_merge_leaves_stays_if_the_manifest_on_disk_may_list_it() {
+    let folder = TempDir::new().unwrap();
+    let store = open(&folder);
+    store.put(&key(1), value(1), Sequence(1));
+    // After the second one nothing is left to be merged.
+    (0..2).for_each(|_| store.compact_fully().unwrap());
+    let (left, current) = (folder.path().join("tables/999"), folder.path().join("current"));
+    let found = std::fs::read(&current).unwrap();
+    let mut newer = found.clone();
+    newer[0] += 1;
+    std::fs::write(&left, b"").unwrap();
+    std::fs::write(&current, newer).unwrap();
+    store.shared.tree.sweep(999);
+    assert!(left.exists());
+    std::fs::write(&current, found).unwrap();
+    store.shared.tree.sweep(999);
+    assert!(!left.exists());
+}
+
 #[test]
 fn a_scan_sees_nothing_of_what_happens_after_it_began() {
     let folder = TempDir::new().unwrap();
