@@ -18,10 +18,11 @@ pub(crate) fn identify(config: &Config) -> Result<(Identity, BTreeMap<u64, Strin
     let describe = |error| io_error(format!("reading the identity in {}", folder.display()), error);
     let holds_log = holds_log(folder).map_err(describe)?;
     let Some(mut identity) = Identity::read(folder).map_err(describe)? else {
-        if holds_log {
+        let held = if holds_log { Some("log") } else { holds_store(folder).then_some("store") };
+        if let Some(held) = held {
             return Err(StartError::Identity(format!(
-                "{} holds a log, and its identity.json is gone: put it back, or delete the folder, remove \
-                the member and add it anew",
+                "{} holds a {held}, and its identity.json is gone: put back what is missing, or delete the \
+                folder, remove the member and add it anew",
                 folder.display()
             )));
         }
@@ -54,6 +55,12 @@ fn holds_log(folder: &Path) -> io::Result<bool> {
         }
     }
     Ok(false)
+}
+
+/// Whether `folder` holds a store. It is made after the identity, so without one the log may be gone as well, and
+/// with that what was acknowledged last.
+fn holds_store(folder: &Path) -> bool {
+    folder.join("store/CURRENT").exists()
 }
 
 /// The first start in an empty folder.
@@ -240,6 +247,16 @@ mod tests {
         put_segment(folder.path());
         let error = identify(&config(folder.path())).unwrap_err().to_string();
         assert!(error.contains("identity.json is gone"), "{error}");
+    }
+
+    /// A node that was alone went on from what its store had written out: the newest writes were gone.
+    #[test]
+    fn a_folder_with_a_store_and_without_an_identity_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("store")).unwrap();
+        std::fs::write(folder.path().join("store/CURRENT"), "1\n").unwrap();
+        let error = identify(&config(folder.path())).unwrap_err().to_string();
+        assert!(error.contains("holds a store, and its identity.json is gone"), "{error}");
     }
 
     #[test]
