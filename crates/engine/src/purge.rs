@@ -69,8 +69,9 @@ pub(crate) fn purge(shared: &Shared) -> Result<(), LogError> {
     let beyond = |bytes| log.beyond(GROUP, bytes, settings.keep_entries).min(persisted);
     let wanted = beyond(settings.keep_bytes);
     let allowed = shared.holds.lock().allow(wanted, &shared.raft.borrow().followers, shared.now());
-    // While space is short, nobody's catching up is worth more of it.
-    let short = shared.no_space_alarm.load(Ordering::Relaxed);
+    // While space is short, nobody's catching up is worth more of it, and before it is, nobody's is worth the alarm.
+    let free = log.free_space().unwrap_or(u64::MAX);
+    let short = shared.no_space_alarm.load(Ordering::Relaxed) || free < shared.settings.store.reserve_bytes;
     let forced = if short { wanted } else { beyond(settings.snapshot_keep_bytes.max(settings.keep_bytes)) };
     log.purge(GROUP, allowed.max(forced))
 }

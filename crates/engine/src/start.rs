@@ -268,7 +268,7 @@ mod tests {
     use crate::settings::LogConfig;
     use crate::status::RaftStatus;
     use bytes::Bytes;
-    use quoin_consensus::log::{Entry, EntryKind, RealDisk, Record};
+    use quoin_consensus::log::{Entry, EntryKind, RealDisk, Record, SimDisk};
     use quoin_core::store::MemoryStore;
     use quoin_core::system::Operation;
     use quoin_core::{Index, Progress, Store};
@@ -319,6 +319,35 @@ mod tests {
         shared.raft.send_replace(Arc::new(status));
         purge::purge(shared).unwrap();
         assert!(shared.log.first_index(GROUP) > 2);
+    }
+
+    /// The log that was kept for a follower filled the disk, and the alarm stopped all writes of the cluster.
+    #[tokio::test]
+    async fn what_is_kept_for_a_follower_goes_before_space_is_short() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = LogConfig { segment_bytes: 1 << 20, keep_bytes: 0, ..LogConfig::default() };
+        let settings = Settings { log, ..Settings::default() };
+        let founding = Founding::of(vec![system::Member { id: 1, ..system::Member::default() }]);
+        let disk = Arc::new(SimDisk::new());
+        let opened =
+            Opened::open(owner(), folder.path(), Arc::clone(&disk) as _, settings, Some(&founding)).unwrap();
+        let shared = &opened.shared;
+        for index in 2..10 {
+            let data = vec![0; 1 << 19].into();
+            let entry = Entry { index, term: 1, kind: EntryKind::Normal, context: Bytes::new(), data };
+            shared.log.append(&[Record::Entry(GROUP, entry)]).unwrap();
+        }
+        let store = Arc::clone(&shared.published.load().store);
+        store.batch_applied(Index(9)).unwrap();
+        store.put(b"something", Bytes::from_static(b"written"), shared.published.load().progress.sequence);
+        store.flush().unwrap();
+        shared.raft.send_replace(Arc::new(RaftStatus { applied: 9, ..RaftStatus::default() }));
+        shared.holds.lock().begin(2, 3);
+        purge::purge(shared).unwrap();
+        assert_eq!(shared.log.first_index(GROUP), 4, "the follower is sent a snapshot");
+        disk.set_room(shared.settings.store.reserve_bytes - 1);
+        purge::purge(shared).unwrap();
+        assert!(shared.log.first_index(GROUP) > 4);
     }
 
     /// The other threads waited for ever for one that had panicked, and clients for their answers.
