@@ -15,7 +15,10 @@ pub struct Applier {
     machines: Machines,
     /// By the index of their entry.
     expectations: BTreeMap<u64, Vec<Expectation>>,
-    barriers: Vec<Barrier>,
+    /// Each with the tick at which it came.
+    barriers: Vec<(u64, Barrier)>,
+    /// The last tick that was told.
+    tick: u64,
     observer: Option<Observer>,
 }
 
@@ -40,8 +43,8 @@ impl Applier {
     /// # Errors
     /// The store cannot be read.
     pub fn open(store: &dyn Store) -> Result<Self, StoreError> {
-        let (expectations, barriers) = (BTreeMap::new(), Vec::new());
-        Ok(Self { machines: Machines::open(store)?, expectations, barriers, observer: None })
+        let (machines, expectations) = (Machines::open(store)?, BTreeMap::new());
+        Ok(Self { machines, expectations, barriers: Vec::new(), tick: 0, observer: None })
     }
 
     /// From now on `observer` is told of each entry.
@@ -77,7 +80,7 @@ impl Applier {
 
     /// Registers those who wait to read.
     pub fn wait(&mut self, barrier: Barrier) {
-        self.barriers.push(barrier);
+        self.barriers.push((self.tick, barrier));
     }
 
     /// Applies the next entry to `store`.
@@ -122,13 +125,20 @@ impl Applier {
     /// Takes the reads that may go ahead now.
     pub fn ready_reads(&mut self) -> Vec<ReadWaiter> {
         let applied = self.progress().index.0;
-        let ready = self.barriers.extract_if(.., |barrier| barrier.index <= applied);
-        ready.flat_map(|barrier| barrier.waiters).collect()
+        let ready = self.barriers.extract_if(.., |(_, barrier)| barrier.index <= applied);
+        ready.flat_map(|(_, barrier)| barrier.waiters).collect()
     }
 
-    /// Tells those who have waited too long that the fate of their command is unknown. A leader that is cut
-    /// off cannot learn it.
+    /// Tells those who have waited too long that the fate of their command is unknown, and that this replica does
+    /// not come to what they want to read. A leader that is cut off cannot learn the one, and a replica whose disk
+    /// is full, or that waits for a snapshot, cannot do the other.
     pub fn give_up(&mut self, tick: u64) {
+        self.tick = tick;
+        for (_, old) in self.barriers.extract_if(.., |(since, _)| *since + GIVE_UP_TICKS < tick) {
+            for waiter in old.waiters {
+                let _ = waiter.send(Err(Lost::Unknown));
+            }
+        }
         self.expectations.retain(|_, expectations| {
             for old in expectations.extract_if(.., |waiting| waiting.since_tick + GIVE_UP_TICKS < tick) {
                 for waiter in old.waiters {

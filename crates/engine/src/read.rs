@@ -3,6 +3,7 @@
 use super::engine::Engine;
 use super::input::Input;
 use super::shared::{Published, Shared};
+use quoin_consensus::replica::Lost;
 use quoin_core::{Memory, Progress, Stamp, View};
 use quoin_store::LsmStore;
 use std::sync::Arc;
@@ -18,7 +19,8 @@ pub enum ReadError {
     /// No leader confirmed what is newest.
     #[error("no leader")]
     NoLeader,
-    /// This replica lags more than the read allows, or does not know how far it lags.
+    /// This replica lags more than the read allows, or does not know how far it lags. It may be unable to catch
+    /// up: its disk is full, or it waits for a snapshot.
     #[error("replica lags by {} entries and {} ms, more than allowed", known(.lag_entries), known(.lag_ms))]
     Lagging {
         /// Entries that are committed and not applied here, if that is known.
@@ -125,6 +127,7 @@ impl Engine {
                 self.shared.inbox.push(Input::Read(waiter));
                 match ready.await {
                     Ok(Ok(())) => {}
+                    Ok(Err(Lost::Unknown)) => return Err(self.lagging()),
                     Ok(Err(_)) => return Err(ReadError::NoLeader),
                     Err(_) => return Err(ReadError::Stopped),
                 }
@@ -155,13 +158,22 @@ impl Engine {
         if unbounded || self.shared.alone.holds() {
             return Ok(());
         }
-        let lag_ms = self.shared.lag_ms();
-        let lag_entries = self.raft().lag_entries(self.latest().progress().index);
+        let (lag_entries, lag_ms) = self.lag();
         // What is not known is not within any bound.
         let exceeds =
             |lag: Option<u64>, max: Option<u64>| max.is_some_and(|max| lag.is_none_or(|lag| lag > max));
         let too_far = exceeds(lag_entries, max_lag_entries) || exceeds(lag_ms, max_lag_ms);
         if too_far { Err(ReadError::Lagging { lag_entries, lag_ms }) } else { Ok(()) }
+    }
+
+    /// Entries that are committed and not applied here, and milliseconds since it was up to date.
+    fn lag(&self) -> (Option<u64>, Option<u64>) {
+        (self.raft().lag_entries(self.latest().progress().index), self.shared.lag_ms())
+    }
+
+    fn lagging(&self) -> ReadError {
+        let (lag_entries, lag_ms) = self.lag();
+        ReadError::Lagging { lag_entries, lag_ms }
     }
 
     /// The newest state of this replica, however old.

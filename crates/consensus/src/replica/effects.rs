@@ -26,7 +26,8 @@ pub enum Lost {
 
 /// Waits for the reply to one command.
 pub type Waiter = oneshot::Sender<Result<quoin_core::Reply, Lost>>;
-/// Waits until the state is fresh enough to read.
+/// Waits until the state is fresh enough to read. [`Lost::Unknown`]: a leader said how fresh that is, and this
+/// replica does not come to it.
 pub type ReadWaiter = oneshot::Sender<Result<(), Lost>>;
 
 /// A command and who waits for its reply.

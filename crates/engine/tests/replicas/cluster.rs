@@ -5,7 +5,7 @@ use quoin_consensus::log::{Disk, RealDisk, SimDisk};
 use quoin_core::{Command, Reply, Revision, kv, system};
 use quoin_engine::{
     Consistency, Engine, Founding, HistoryConfig, Limits, LogConfig, OpenError, Opened, Owner, ProposeError,
-    RaftConfig, ReadView, Running, Settings, StoreConfig,
+    RaftConfig, ReadError, ReadView, Running, Settings, StoreConfig,
 };
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -296,8 +296,16 @@ pub(crate) fn value(view: &ReadView, key: &str) -> Option<Bytes> {
     kv::get(view.view(), &Bytes::copy_from_slice(key.as_bytes())).unwrap().map(|found| found.value)
 }
 
-/// The value of a key, read linearizably.
+/// The value of a key, read linearizably. A replica that lags is no failure: tries again.
 pub(crate) async fn read(engine: &Engine, key: &str) -> Option<Bytes> {
-    let view = in_time("a read", engine.read(Consistency::Linearizable)).await.unwrap();
-    value(&view, key)
+    in_time("a read", async {
+        loop {
+            match engine.read(Consistency::Linearizable).await {
+                Ok(view) => return value(&view, key),
+                Err(ReadError::Lagging { .. }) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+    })
+    .await
 }

@@ -117,6 +117,25 @@ async fn a_full_follower_raises_the_alarm_through_the_leader() {
     cluster.stop().await;
 }
 
+/// It was confirmed by the leader and then waited for an entry for which there was no room: for ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_linearizable_read_on_a_replica_that_cannot_catch_up_is_refused_in_time() {
+    let store = StoreConfig { reserve_bytes: 0, ..settings().store };
+    let (cluster, disks) = Cluster::start_in_memory(3, &Settings { store, ..settings() });
+    let (leader, follower) = (cluster.leader().await, cluster.follower().await);
+    put(&leader, "k", "1").await;
+    assert_eq!(read(&follower, "k").await.unwrap(), "1");
+    disks[follower.id() as usize - 1].set_room(0);
+    // More than a segment has, so the log needs a new one.
+    put(&leader, "k", vec![1; 100_000]).await;
+    let refused = in_time("an answer", follower.read(Consistency::Linearizable)).await.err();
+    assert!(matches!(refused, Some(ReadError::Lagging { .. })), "{refused:?}");
+    disks[follower.id() as usize - 1].set_room(u64::MAX);
+    until(&follower, "the room to be noticed", || follower.is_caught_up()).await;
+    assert_eq!(read(&follower, "k").await.unwrap().len(), 100_000);
+    cluster.stop().await;
+}
+
 /// What breaks a disk's driver, when that is told to.
 #[derive(Default)]
 struct Broken {
