@@ -9,7 +9,9 @@ use super::shared::Shared;
 use quoin_consensus::replica::{Lost, Proposal};
 use quoin_core::limits::ENCODING_BYTES_MAX;
 use quoin_core::{Command, Reply};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 /// Why a command has no reply.
@@ -48,17 +50,42 @@ pub enum ProposeError {
     Stopped,
 }
 
-/// A command's share of the bounds, given back when the command is answered or nobody waits for it any more.
+/// A command's share of the bounds, given back when the command is answered, whether or not anybody waits for that:
+/// until then it takes memory. A client that gives up and asks again while there is no leader would otherwise fill it.
 struct Admission<'a> {
-    shared: &'a Shared,
+    shared: &'a Arc<Shared>,
     bytes: usize,
+    /// The reply, until it has come.
+    reply: Option<Answer>,
+}
+
+type Answer = oneshot::Receiver<Result<Reply, Lost>>;
+
+impl Admission<'_> {
+    /// What becomes of the command.
+    async fn answer(mut self) -> Result<Reply, ProposeError> {
+        let Some(reply) = &mut self.reply else { return Err(ProposeError::Stopped) };
+        let outcome = reply.await;
+        self.reply = None;
+        answer(outcome)
+    }
 }
 
 impl Drop for Admission<'_> {
     fn drop(&mut self) {
-        self.shared.in_flight.fetch_sub(1, Ordering::Relaxed);
-        self.shared.in_flight_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+        let given_up = self.reply.take().zip(Handle::try_current().ok());
+        let Some((reply, runtime)) = given_up else { return give_back(self.shared, self.bytes) };
+        let (shared, bytes) = (Arc::clone(self.shared), self.bytes);
+        runtime.spawn(async move {
+            let _ = reply.await;
+            give_back(&shared, bytes);
+        });
     }
+}
+
+fn give_back(shared: &Shared, bytes: usize) {
+    shared.in_flight.fetch_sub(1, Ordering::Relaxed);
+    shared.in_flight_bytes.fetch_sub(bytes, Ordering::Relaxed);
 }
 
 impl Engine {
@@ -68,10 +95,11 @@ impl Engine {
     /// See [`ProposeError`]: each variant says whether the command was done.
     pub async fn propose(&self, command: Command) -> Result<Reply, ProposeError> {
         let outcome = match self.admit(&command) {
-            Ok(_admission) => {
+            Ok(mut admission) => {
                 let (waiter, reply) = oneshot::channel();
+                admission.reply = Some(reply);
                 self.shared.inbox.push(Input::Propose(Proposal { command, waiter }));
-                answer(reply.await)
+                admission.answer().await
             }
             Err(refused) => Err(refused),
         };
@@ -92,17 +120,18 @@ impl Engine {
         let mut waiting = Vec::with_capacity(commands.len());
         let mut inputs = Vec::with_capacity(commands.len());
         for command in commands {
-            waiting.push(self.admit(&command).map(|admission| {
+            waiting.push(self.admit(&command).map(|mut admission| {
                 let (waiter, reply) = oneshot::channel();
+                admission.reply = Some(reply);
                 inputs.push(Input::Propose(Proposal { command, waiter }));
-                (admission, reply)
+                admission
             }));
         }
         self.shared.inbox.extend(inputs);
         let mut replies = Vec::with_capacity(waiting.len());
         for waiting in waiting {
             let outcome = match waiting {
-                Ok((_admission, reply)) => answer(reply.await),
+                Ok(admission) => admission.answer().await,
                 Err(refused) => Err(refused),
             };
             self.count(&outcome);
@@ -112,7 +141,7 @@ impl Engine {
     }
 
     fn admit(&self, command: &Command) -> Result<Admission<'_>, ProposeError> {
-        let shared = &*self.shared;
+        let shared = &self.shared;
         let limits = &shared.settings.limits;
         let (bytes, max) = (command.bytes.len(), limits.request_bytes_max + ENCODING_BYTES_MAX);
         if bytes > max {
@@ -123,7 +152,7 @@ impl Engine {
         }
         let count = shared.in_flight.fetch_add(1, Ordering::Relaxed);
         let total = shared.in_flight_bytes.fetch_add(bytes, Ordering::Relaxed);
-        let admission = Admission { shared, bytes };
+        let admission = Admission { shared, bytes, reply: None };
         // A command alone always goes: it would otherwise never.
         let full = total > 0 && total + bytes > limits.command_bytes_in_flight_max;
         if full || count >= limits.commands_in_flight_max {

@@ -37,14 +37,37 @@ async fn commands_beyond_the_bounds_are_refused_and_those_without_a_leader_given
     let mut small = [Box::pin(propose(&engine, 1)), Box::pin(propose(&engine, 1))];
     assert!(small.iter_mut().all(|proposal| begin(proposal.as_mut()).is_pending()));
     assert_eq!(propose(&engine, 1).await, Err(ProposeError::Busy), "too many commands");
-    // A client that disconnects gives its share back.
-    drop(large);
-    let mut large = Box::pin(propose(&engine, 60_000));
-    assert!(begin(large.as_mut()).is_pending());
     for proposal in small {
         assert_eq!(in_time("giving up", proposal).await, Err(ProposeError::NoLeader));
     }
     assert_eq!(in_time("giving up", large).await, Err(ProposeError::NoLeader));
+    cluster.stop().await;
+}
+
+/// Its share was given back, and its command stayed in memory: clients that gave up and asked again filled that.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_command_of_a_client_that_has_gone_counts_until_it_is_answered() {
+    let raft = RaftConfig { tick_ms: 50, ..RaftConfig::default() };
+    let cluster = Cluster::start_one_of(3, &Settings { raft, ..bounded() });
+    let engine = cluster.members[0].engine();
+    let mut gone = Box::pin(propose(&engine, 60_000));
+    assert!(begin(gone.as_mut()).is_pending());
+    drop(gone);
+    assert_eq!(propose(&engine, 60_000).await, Err(ProposeError::Busy));
+    // It is given up like any other.
+    let mut next = in_time("its share", async {
+        loop {
+            let mut next = Box::pin(propose(&engine, 60_000));
+            match begin(next.as_mut()) {
+                Poll::Pending => return next,
+                Poll::Ready(refused) => assert_eq!(refused, Err(ProposeError::Busy)),
+            }
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    assert_eq!(in_time("giving up", next.as_mut()).await, Err(ProposeError::NoLeader));
+    drop(next);
     cluster.stop().await;
 }
 
