@@ -5,7 +5,9 @@
 //!
 //! **Invariant: One disk per member.** Before it answers, the member records the disk through the log,
 //! unless the joining member has one: so when a node starts, no other disk has taken part as its member,
-//! nor ever will.
+//! nor ever will. The second voter of a cluster is the exception, since nothing can be recorded without it:
+//! the first one keeps its claim in mind until both run and it is recorded. Whatever they decide until then, the
+//! first one has it in its log.
 //!
 //! **Invariant: Bounded.** A message has at most [`BYTES_MAX`] bytes. A longer one is refused before it is
 //! read.
@@ -13,7 +15,8 @@
 use super::engine::Engine;
 use super::shared::Shared;
 use quoin_consensus::greeting::{Greeting, Purpose, dial};
-use quoin_core::system::{DiskClaim, Operation};
+use quoin_core::View;
+use quoin_core::system::{self, DiskClaim, Operation};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -84,6 +87,9 @@ pub(crate) async fn answer_to(shared: &Arc<Shared>, address: &str, disk: u64) ->
 /// Records the disk of a member that has none, and returns the one that counts.
 async fn claim(shared: &Arc<Shared>, member: u64, disk: u64) -> u64 {
     let known = || shared.disks.lock().get(&member).copied().unwrap_or(0);
+    if known() == 0 && is_awaited(shared, member) {
+        return *shared.disks.lock().entry(member).or_insert(disk);
+    }
     if known() == 0 {
         let claim = Operation::ClaimDisk(DiskClaim { member, disk, new: true });
         if let Err(error) = Engine::new(Arc::clone(shared)).propose(claim.into_command()).await {
@@ -91,6 +97,17 @@ async fn claim(shared: &Arc<Shared>, member: u64, disk: u64) -> u64 {
         }
     }
     known()
+}
+
+/// Whether nothing can be recorded before `member` runs for the first time: it and this replica are the only voters.
+fn is_awaited(shared: &Shared, member: u64) -> bool {
+    let voters = shared.raft.borrow().voters.clone();
+    let published = shared.published.load_full();
+    let view = View::new(&*published.store, published.progress.sequence);
+    // An error: then it is not known to be new.
+    let members = system::members(view).unwrap_or_default();
+    let is_new = members.iter().any(|known| known.id == member && known.name.is_empty());
+    is_new && voters.len() == 2 && voters.contains(&shared.id) && voters.contains(&member)
 }
 
 pub(crate) fn write_sized(stream: &mut TcpStream, bytes: &[u8]) -> io::Result<()> {

@@ -111,6 +111,30 @@ async fn a_cluster_shrinks_to_one_and_grows_again() {
     cluster.stop().await;
 }
 
+/// Its disk had to be recorded before it started, and nothing could be recorded without it: a cluster of one that was
+/// given a second voter had no leader any more.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_second_voter_of_a_cluster_is_let_in_from_the_disk_that_asks_first() {
+    let cluster = Cluster::start(1, &settings());
+    let first = cluster.leader().await;
+    put(&first, "k", "1").await;
+    let (mut second, listener) = Member::new(2, settings());
+    in_time("the addition", first.change_members(MemberChange::Add(second.record(false)))).await.unwrap();
+    until(&first, "the second voter", || first.raft().voters.len() == 2).await;
+    let (asked, own) = (cluster.members[0].address.to_string(), second.address.to_string());
+    let (_, answer) = ask_at(asked.clone(), own.clone(), 102).await;
+    assert_eq!((answer.member, answer.disk), (Some(2), 102));
+    let (_, again) = ask_at(asked, own, 202).await;
+    assert_eq!((again.member, again.disk), (Some(2), 102));
+    second.start(listener, None, answer.peers);
+    put(&second.engine(), "k", "2").await;
+    let recorded = || first.members().unwrap().iter().any(|member| (member.id, member.disk) == (2, 102));
+    until(&first, "its disk to be recorded", recorded).await;
+    assert_eq!(read(&first, "k").await.unwrap(), "2");
+    second.stop().await;
+    cluster.stop().await;
+}
+
 /// A member that was away when others were added and left could not answer the new leader, of which it did not know.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_member_that_was_away_hears_a_leader_that_it_does_not_know() {
