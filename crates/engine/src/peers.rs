@@ -76,8 +76,8 @@ impl Handler for PeerHandler {
         self.shared.upgrade().is_some_and(|shared| shared.removed.lock().contains(&peer))
     }
 
-    fn is_vouched_for(&self, peer: u64) -> bool {
-        self.settled().is_some_and(|shared| newcomers::ask_about(&shared, peer))
+    fn is_vouched_for(&self, peer: u64, address: &str) -> bool {
+        self.settled().is_some_and(|shared| newcomers::ask_about(&shared, peer, address))
     }
 
     fn cast_out(&self, reason: &str) {

@@ -253,7 +253,7 @@ pub fn verdict(greeting: &Greeting, who: Who, is_peer: bool, handler: &dyn Handl
     if handler.is_removed(greeting.from) {
         return Verdict::Removed;
     }
-    if !is_peer && !handler.is_vouched_for(greeting.from) {
+    if !is_peer && !handler.is_vouched_for(greeting.from, &greeting.address) {
         return Verdict::Unknown;
     }
     // Invariant: One disk per member.

@@ -22,8 +22,9 @@ pub trait Handler: Send + Sync + 'static {
     /// Whether `peer` is known to run on another disk than `disk`.
     fn is_other_disk(&self, peer: u64, disk: u64) -> bool;
     /// Whether members that this node knows say that `peer`, which it does not know, is one too. If so, it has
-    /// [met](super::Transport::meet) it. Runs on the connection's thread.
-    fn is_vouched_for(&self, peer: u64) -> bool;
+    /// [met](super::Transport::meet) it. `address` is where `peer` says that it is reached. Runs on the connection's
+    /// thread.
+    fn is_vouched_for(&self, peer: u64, address: &str) -> bool;
     /// A peer has said that this node must not run, for `reason`.
     fn cast_out(&self, reason: &str);
     /// A thread of the transport has panicked, for `reason`: the node must end.

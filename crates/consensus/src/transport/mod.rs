@@ -178,7 +178,15 @@ impl Transport {
         let address = self.addresses.lock().get(&peer).cloned();
         let address =
             address.ok_or_else(|| io::Error::other(format!("member {peer:016x} has no address")))?;
-        Ok(dial(&address, &self.greeting(purpose, peer))?.0)
+        self.dial_at(&address, peer, purpose)
+    }
+
+    /// As [`Self::dial`], at an address.
+    ///
+    /// # Errors
+    /// The peer does not answer there, or refuses.
+    pub fn dial_at(&self, address: &str, peer: u64, purpose: Purpose) -> Result<TcpStream, DialError> {
+        Ok(dial(address, &self.greeting(purpose, peer))?.0)
     }
 
     fn greeting(&self, purpose: Purpose, to: u64) -> Greeting {

@@ -49,7 +49,7 @@ impl Handler for Notes {
     fn is_other_disk(&self, peer: u64, disk: u64) -> bool {
         self.other_disks.lock().contains(&(peer, disk))
     }
-    fn is_vouched_for(&self, _: u64) -> bool {
+    fn is_vouched_for(&self, _: u64, _: &str) -> bool {
         false
     }
     fn cast_out(&self, reason: &str) {

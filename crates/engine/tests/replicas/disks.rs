@@ -46,6 +46,28 @@ async fn a_member_that_was_added_is_not_let_in_from_another_disk() {
     cluster.stop().await;
 }
 
+/// It had no other founders to ask, founded again, led itself, and answered clients, while the others went on.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_only_founder_of_a_cluster_that_grew_is_told_and_ends() {
+    let mut cluster = Cluster::start(1, &settings());
+    let (founding, first) = (cluster.founding(), cluster.leader().await);
+    let (mut other, listener) = Member::new(2, settings());
+    in_time("the addition", first.change_members(MemberChange::Add(other.record(true)))).await.unwrap();
+    other.start(listener, None, [(1, cluster.members[0].address.to_string())].into());
+    let engine = other.engine();
+    let recorded = || engine.members().unwrap().iter().any(|member| (member.id, member.disk) == (1, 101));
+    until(&engine, "the founder's disk", recorded).await;
+    drop((first, engine));
+    let founder = cluster.member(1);
+    founder.stop().await;
+    let listener = founder.lose_disk().await;
+    founder.start(listener, Some(&founding), BTreeMap::new());
+    let reason = in_time("being told", founder.running().failed()).await;
+    assert!(reason.contains("already bootstrapped on another disk"), "{reason}");
+    founder.stop().await;
+    other.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn founders_start_one_after_the_other_and_restart_meanwhile() {
     let (mut cluster, listeners, founding) = Cluster::found(3, &settings());
