@@ -64,6 +64,8 @@ const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
 /// A silent connection is pinged this often, and closed if it does not answer in time.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(30);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
+/// How often the kernel asks within that time.
+const KEEP_ALIVE_QUESTIONS: u32 = 4;
 /// Maximum streams that a client has reset and the server has not yet noticed. Ending many watches at once is
 /// no attack.
 const RESETS_PENDING_MAX: usize = 1024;
@@ -129,7 +131,15 @@ pub fn serve(
     })
 }
 
+/// The kernel asks after silent connections: one whose client has vanished without a word would keep its place, and
+/// what it is charged, for ever.
 fn into_tokio(listener: TcpListener) -> io::Result<tokio::net::TcpListener> {
+    use rustix::net::sockopt;
+    // Connections inherit these.
+    sockopt::set_socket_keepalive(&listener, true)?;
+    sockopt::set_tcp_keepidle(&listener, KEEP_ALIVE_INTERVAL)?;
+    sockopt::set_tcp_keepintvl(&listener, KEEP_ALIVE_TIMEOUT / KEEP_ALIVE_QUESTIONS)?;
+    sockopt::set_tcp_keepcnt(&listener, KEEP_ALIVE_QUESTIONS)?;
     listener.set_nonblocking(true)?;
     tokio::net::TcpListener::from_std(listener)
 }
@@ -166,5 +176,24 @@ async fn report_health(engine: Engine, reporter: HealthReporter) {
             };
             reporter.set_service_status("", status).await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::sockopt;
+
+    /// Connections of Redis clients whose machines had died kept their places until nobody was let in any more.
+    #[tokio::test]
+    async fn silent_connections_are_asked_after() {
+        let listener = into_tokio(TcpListener::bind("127.0.0.1:0").unwrap()).unwrap();
+        let _client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (stream, _) = listener.accept().await.unwrap();
+        assert!(sockopt::socket_keepalive(&stream).unwrap());
+        let (idle, pause) = (sockopt::tcp_keepidle(&stream), sockopt::tcp_keepintvl(&stream));
+        let questions = sockopt::tcp_keepcnt(&stream).unwrap();
+        assert_eq!(idle.unwrap(), KEEP_ALIVE_INTERVAL);
+        assert_eq!(pause.unwrap() * questions, KEEP_ALIVE_TIMEOUT);
     }
 }
