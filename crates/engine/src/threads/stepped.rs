@@ -215,7 +215,8 @@ impl Stepped {
         disk: u64,
     ) -> Option<impl Future<Output = JoinAnswer> + use<>> {
         let shared = Arc::clone(&self.shared);
-        self.is_settled().then(|| async move { join::answer_to(&shared, &address, disk).await })
+        let answer = async move { join::answer_to(&shared, &address, disk).await };
+        self.is_settled().then_some(answer)
     }
 
     /// The newest state, for `to`, which asked for it. [`Self::snapshot_ended`] must follow.
