@@ -173,7 +173,7 @@ mod tests {
         fn is_other_disk(&self, _: u64, _: u64) -> bool {
             false
         }
-        fn is_vouched_for(&self, _: u64) -> bool {
+        fn is_vouched_for(&self, _: u64, _: &str) -> bool {
             true
         }
         fn cast_out(&self, _: &str) {}
@@ -207,7 +207,7 @@ mod tests {
         let (shared, _replica, _applier) = opened.into_parts();
         let (offered, streams) = channel();
         let (address, _follower) = transport(2, &BTreeMap::new(), Arc::new(Follower(Mutex::new(offered))));
-        let handler = Arc::new(PeerHandler::new(&shared, runtime.handle().clone()));
+        let handler = Arc::new(PeerHandler::new(&shared, Some(runtime.handle().clone())));
         shared.set_transport(transport(1, &BTreeMap::from([(2, address)]), handler).1);
 
         send(&shared, 2);

@@ -453,7 +453,7 @@ mod tests {
         let (fed, raft) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
             feeding.feed(Input::SnapshotReceived(Box::new(received)));
-            fed.send(feeding)
+            fed.send(feeding).is_ok()
         });
         let raft = raft.recv_timeout(Duration::from_secs(60)).expect("it waits for nobody");
         assert_eq!(raft.replica.committed(), index, "it was accepted");
