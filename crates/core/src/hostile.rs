@@ -416,8 +416,72 @@ fn table_operation(random: &mut Random) -> table::Operation {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Reply;
     use crate::limits::COMMAND_BYTES_MAX;
+    use crate::{Order, Reply, View};
+
+    /// A replica in memory.
+    struct Replica {
+        store: MemoryStore,
+        machines: Machines,
+    }
+
+    impl Replica {
+        fn new(store: MemoryStore) -> Self {
+            let machines = Machines::open(&store).unwrap();
+            Self { store, machines }
+        }
+
+        /// Started again.
+        fn restarted(self) -> Self {
+            Self::new(self.store)
+        }
+
+        /// Another one, made from what a snapshot of this one holds.
+        fn restored(self) -> Self {
+            let store = MemoryStore::new();
+            for version in self.store.versions(self.machines.progress().sequence) {
+                match version.unwrap() {
+                    (key, at, Some(value)) => store.put(&key, value, at),
+                    (key, at, None) => store.delete(&key, at),
+                }
+            }
+            Self::new(store)
+        }
+
+        fn apply(&mut self, term: Term, payload: Bytes) -> (String, Vec<(Bytes, Bytes)>) {
+            let index = self.machines.progress().index.next();
+            let outcome = self.machines.apply(&self.store, index, term, payload).unwrap();
+            let progress = self.machines.progress();
+            let state = View::new(&self.store, progress.sequence).scan(b"", b"", Order::Ascending);
+            (format!("{outcome:?} {progress:?}"), state.map(Result::unwrap).collect())
+        }
+    }
+
+    /// What a machine remembers must not be seen: not in replies, events or state, wherever a replica restarts.
+    #[test]
+    fn replicas_that_restart_or_are_restored_at_any_entry_agree_with_one_that_never_did() {
+        for seed in 100..106 {
+            let mut random = Random::new(seed);
+            let new = || Replica::new(MemoryStore::new());
+            let (mut steady, mut restarted, mut restored) = (new(), new(), new());
+            let mut stamp = 1_000_000;
+            for entry in 0..150 {
+                stamp += random.below(2000);
+                let commands: Vec<Command> = (0..1 + random.below(6)).map(|_| command(&mut random)).collect();
+                let payload = Batch::encode(Stamp(stamp), &commands);
+                let term = Term(1 + entry / 40);
+                let expected = steady.apply(term, payload.clone());
+                for (name, replica) in [("restarted", &mut restarted), ("restored", &mut restored)] {
+                    let found = replica.apply(term, payload.clone());
+                    assert!(found == expected, "seed {seed}, entry {entry}: the one {name} differs");
+                }
+                restarted = restarted.restarted();
+                if random.once_in(5) {
+                    restored = restored.restored();
+                }
+            }
+        }
+    }
 
     #[test]
     fn whatever_can_be_decoded_can_be_applied() {

@@ -1,7 +1,8 @@
 //! What can refuse a put, a deletion or a transaction, checked before anything is written.
 
 use super::command::{Delete, Put, Range, Txn, txn_operation::Step};
-use super::range::{Bounds, check_revision, each_record, range_in};
+use super::own::Own;
+use super::range::{Bounds, answer_bytes, check_revision, each_record, range_in};
 use super::record::{self, KEY_BYTES_MAX, Lease};
 use super::reply::{Done, Refusal, done};
 use super::work::Work;
@@ -68,16 +69,17 @@ pub(super) fn each_deleted(
     })
 }
 
-/// Refuses an answer that would be too large; `answered` are the ranges it shows.
-pub(super) fn check_answer(tx: &Tx<'_>, answered: Vec<Range>, work: &mut Work) -> Done<()> {
+/// Refuses an answer that would be too large; `answered` are the ranges it shows or counts, `own` the bytes that
+/// it has besides.
+pub(super) fn check_answer(tx: &Tx<'_>, answered: Vec<Range>, own: usize, work: &mut Work) -> Done<()> {
     let single = |range: &Range| range.range_end.is_empty();
     if answered.len() <= POINT_READS_UNCHECKED && answered.iter().all(single) {
         return Ok(Ok(()));
     }
-    let mut left = REPLY_BYTES_MAX;
+    let mut left = REPLY_BYTES_MAX.saturating_sub(own);
     for range in &answered {
         let reply = done!(range_in(tx, range, left, work)?);
-        let bytes: usize = reply.kvs.iter().map(|kv| kv.key.len() + kv.value.len()).sum();
+        let bytes: usize = reply.kvs.iter().map(answer_bytes).sum();
         left = done!(left.checked_sub(bytes).ok_or(Refusal::ResponseTooLarge));
     }
     Ok(Ok(()))
@@ -88,12 +90,12 @@ pub(super) fn answered_by_delete(delete: &Delete) -> Option<Range> {
     prev_kv.then(|| Range { key, range_end, ..Range::default() })
 }
 
-/// Checks the steps on the chosen path and collects the ranges they answer with.
-pub(super) fn check_path(
+/// Checks the steps on the chosen path and collects the ranges they answer with or count.
+pub(super) fn check_path<'t>(
     tx: &Tx<'_>,
-    txn: &Txn,
+    txn: &'t Txn,
     path: &mut dyn Iterator<Item = bool>,
-    answered: &mut Vec<Range>,
+    (answered, own): (&mut Vec<Range>, &mut Own<'t>),
     work: &mut Work,
 ) -> Done<()> {
     let succeeded = path.next().expect("the path has an item for each transaction on it");
@@ -102,10 +104,14 @@ pub(super) fn check_path(
         match step.step.as_ref().expect("checked by txn::check") {
             Step::Range(range) => {
                 done!(check_revision(tx, range)?);
-                answered.extend((!range.count_only).then(|| range.clone()));
+                done!(own.range(range, work));
+                // To count a range is to read it.
+                let counts_key = range.count_only && range.range_end.is_empty();
+                answered.extend((!counts_key).then(|| range.clone()));
             }
             Step::Put(put) => {
                 done!(check_put(tx, put)?);
+                own.put(put);
                 let shown = Range { key: put.key.clone(), ..Range::default() };
                 answered.extend(put.prev_kv.then_some(shown));
             }
@@ -113,10 +119,11 @@ pub(super) fn check_path(
                 done!(check_delete(delete));
                 if !delete.range_end.is_empty() {
                     done!(each_deleted(tx.view(), delete, work, |_, _| Ok(()))?);
+                    done!(own.delete(delete, work));
                 }
                 answered.extend(answered_by_delete(delete));
             }
-            Step::Txn(inner) => done!(check_path(tx, inner, path, answered, work)?),
+            Step::Txn(inner) => done!(check_path(tx, inner, path, (&mut *answered, &mut *own), work)?),
         }
     }
     Ok(Ok(()))

@@ -115,7 +115,7 @@ impl Put {
             value: number.to_string().into(),
             ignore_lease: exists,
             ttl: Some(Ttl::Keep(true)),
-            keep_metadata: true,
+            keep_metadata: exists,
             ..Self::default()
         }
     }

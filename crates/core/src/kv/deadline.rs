@@ -21,6 +21,11 @@ pub(super) struct Deadline {
 }
 
 impl Deadline {
+    /// Whether the time has come.
+    pub(super) fn is_over(self, stamp: Stamp) -> bool {
+        self.at <= stamp
+    }
+
     /// The deadline that a write gives to a key which had `before`; it has its entry.
     pub(super) fn schedule(
         index: &mut ExpiryIndex,

@@ -12,6 +12,7 @@ use super::check::{
 use super::command::{Command, Delete, Increment, LeaseGrant, Operation, Put, Ttl, Txn, txn_operation::Step};
 use super::compare::choose_path;
 use super::deadline::Deadline;
+use super::own::Own;
 use super::range::range_in;
 use super::recent::{Previous, Recent};
 use super::record::{self, Expiring, Lease, Record};
@@ -84,7 +85,7 @@ impl Machine {
             Operation::Delete(delete) => {
                 done!(check_delete(&delete));
                 let answered = answered_by_delete(&delete).into_iter().collect();
-                done!(check_answer(tx, answered, &mut self.work)?);
+                done!(check_answer(tx, answered, 0, &mut self.work)?);
                 let doomed = done!(doomed(tx.view(), &delete, &mut self.work)?);
                 Ok(Ok(self.delete(tx, doomed)))
             }
@@ -113,6 +114,8 @@ impl Machine {
     fn increment(&mut self, tx: &mut Tx<'_>, Increment { key, by }: Increment) -> Done<Response> {
         done!(check_key(&key));
         let record = tx.get(&record::store_key(&key))?.map(Record::decode).transpose()?;
+        // One that is over only waits to be deleted: the count begins anew, without its time to live.
+        let record = record.filter(|record| record.expires.is_none_or(|has| !has.is_over(tx.stamp())));
         let text = record.as_ref().map_or(&b"0"[..], |record| &record.value);
         let Some(before) = std::str::from_utf8(text).ok().and_then(|text| text.parse::<i64>().ok()) else {
             return Ok(Err(Refusal::NoInteger));
@@ -188,8 +191,12 @@ impl Machine {
         let mut path = Vec::new();
         done!(choose_path(tx.view(), tx.stamp(), &txn, &mut path, &mut self.work)?);
         let mut answered = Vec::new();
-        done!(check_path(tx, &txn, &mut path.iter().copied(), &mut answered, &mut self.work)?);
-        done!(check_answer(tx, answered, &mut self.work)?);
+        let own_bytes = {
+            let (mut own, chosen) = (Own::of(&txn), &mut path.iter().copied());
+            done!(check_path(tx, &txn, chosen, (&mut answered, &mut own), &mut self.work)?);
+            own.answered
+        };
+        done!(check_answer(tx, answered, own_bytes, &mut self.work)?);
         self.run(tx, txn, &mut path.into_iter())
     }
 
@@ -432,6 +439,9 @@ fn after(stamp: Stamp, ms: u64) -> Stamp {
 
 /// The deadline and the time to live that a put gives to a key which had `before`.
 fn wanted_deadline(stamp: Stamp, ttl: Option<Ttl>, before: Option<Deadline>) -> Option<(Stamp, u64)> {
+    // A key that is over only waits to be deleted: it has no time to live that could be kept. A write must not go
+    // with it.
+    let before = before.filter(|before| !before.is_over(stamp));
     match ttl? {
         Ttl::Milliseconds(ms) => Some((after(stamp, ms), ms)),
         Ttl::At(at) => Some((Stamp(at), at.saturating_sub(stamp.0))),
@@ -460,6 +470,41 @@ mod tests {
             }
             None
         }
+    }
+
+    /// While more keys were over than an entry deletes, a count, or a value that keeps the time to live, was
+    /// written to one of them, acknowledged, and deleted with it.
+    #[test]
+    fn what_is_written_to_a_key_that_is_over_does_not_go_with_it() {
+        let store = MemoryStore::new();
+        let mut machines = Machines::open(&store).unwrap();
+        let mut apply = |stamp, operations: Vec<Operation>| {
+            let index = machines.progress().index.next();
+            let commands: Vec<_> = operations.into_iter().map(Operation::into_command).collect();
+            let outcome =
+                machines.apply(&store, index, Term(1), Batch::encode(Stamp(stamp), &commands)).unwrap();
+            (outcome, machines.next_deadline())
+        };
+        let put =
+            |key: &str, ttl| Put { key: key.to_owned().into(), value: "5".into(), ttl, ..Put::default() };
+        let short = Some(Ttl::Milliseconds(10));
+        let keys = (0..EXPIRIES_PER_BATCH_MAX).map(|number| format!("k{number}"));
+        let all = keys.chain(["z1", "z2", "z3", "z4"].map(str::to_owned));
+        apply(1, all.map(|key| Operation::Put(put(&key, short))).collect());
+        let count = Operation::Increment(Increment { key: "z1".into(), by: 2 });
+        let kept = [put("z2", Some(Ttl::Keep(true))), put("z3", Some(Ttl::Restart(true)))];
+        let mut operations = vec![count];
+        operations.extend(kept.map(Operation::Put));
+        let (outcome, _) = apply(11, operations);
+        assert!(
+            matches!(&outcome.replies[0], crate::Reply::Kv(Reply { result: Ok(Response::Number(2)), .. })),
+            "{:?}",
+            outcome.replies[0]
+        );
+        let (outcome, next) = apply(11, Vec::new());
+        let deleted: Vec<_> =
+            outcome.events.iter().flat_map(|event| &event.changes).map(|change| &change.key[2..]).collect();
+        assert_eq!((deleted, next), (vec![&b"z4"[..]], None));
     }
 
     /// After a change of leader very many leases share one deadline. The search for each entry began at the

@@ -1,7 +1,7 @@
 //! The kv face: versioned keys with etcd v3's semantics, and what etcd cannot say.
 //!
 //! `command.rs` and `reply.rs` are what clients ask and are answered, `machine.rs` is what a command does
-//! (checked by `txn.rs` and `check.rs`, its conditions by `compare.rs`, bounded by `work.rs`, expiry by
+//! (checked by `txn.rs` and `check.rs`, its conditions by `compare.rs`, bounded by `work.rs` and `own.rs`, expiry by
 //! `deadline.rs`), `query.rs` and `range.rs` are how the state is read, `hash.rs` what replicas are compared by,
 //! `record.rs` its bytes in the store, `recent.rs` a cache.
 
@@ -13,6 +13,7 @@ mod hash;
 mod machine;
 #[cfg(any(test, feature = "testing"))]
 pub mod model;
+mod own;
 mod query;
 mod range;
 mod recent;

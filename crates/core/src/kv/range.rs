@@ -10,6 +10,14 @@ use crate::tx::Tx;
 use crate::types::{Progress, Revision};
 use bytes::Bytes;
 
+/// What a record adds to an answer besides its key and its value: its numbers, as they are on the wire.
+pub(super) const ANSWER_RECORD_BYTES: usize = 32;
+
+/// Bytes of a record in an answer.
+pub(super) fn answer_bytes(kv: &KeyValue) -> usize {
+    kv.key.len() + kv.value.len() + ANSWER_RECORD_BYTES
+}
+
 /// The store keys of the keys that a request means.
 pub(super) struct Bounds {
     pub(super) from: Vec<u8>,
@@ -67,7 +75,7 @@ pub fn range(
     range_bounded(view, progress, request, usize::MAX)
 }
 
-/// Reads a key or a range; refuses an answer of more than `bytes_max` bytes of keys and values.
+/// Reads a key or a range; refuses an answer of more than `bytes_max` bytes: keys and values, and 32 for each record.
 ///
 /// # Errors
 /// The store failed.
@@ -228,7 +236,7 @@ impl Collector {
         // As in etcd, an answer without values can still be sorted by them.
         let by_value = request.sort_target() == SortTarget::Value;
         let kv = if by_value { record.into_key_value(key) } else { shown_key_value(record, key, request) };
-        let bytes = kv.key.len() + kv.value.len();
+        let bytes = answer_bytes(&kv);
         self.reply.kvs.push(kv);
         let fits = bytes <= self.bytes_left;
         self.bytes_left = self.bytes_left.saturating_sub(bytes);

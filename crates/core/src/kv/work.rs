@@ -81,7 +81,7 @@ fn charge(left: &mut usize, bytes: usize) -> bool {
 #[cfg(test)]
 mod tests {
     use super::super::command::{
-        Compare, CompareResult, CompareTarget, Delete, LeaseGrant, Operation, Put, Txn, TxnOperation,
+        Compare, CompareResult, CompareTarget, Delete, LeaseGrant, Operation, Put, Range, Txn, TxnOperation,
         txn_operation::Step,
     };
     use super::super::record::{KEYS, Record};
@@ -189,8 +189,7 @@ mod tests {
     }
 
     fn in_txn(delete: Delete) -> Operation {
-        let step = TxnOperation { step: Some(Step::Delete(delete)) };
-        Operation::Txn(Txn { success: vec![step], ..Txn::default() })
+        txn([Step::Delete(delete)])
     }
 
     /// They took all records into memory, values too: 600 MiB of them took 614 MiB, on every replica, and again at
@@ -220,6 +219,66 @@ mod tests {
         assert_eq!((events, more, machines.progress().revision), (vec![], vec![], before));
         let (results, _) = apply(&mut machines, &store, 1, vec![delete("00000000", "00000500")]);
         assert_eq!(results, [Ok(Response::Delete { deleted: 500, prev_kvs: Vec::new() })]);
+    }
+
+    fn txn(steps: impl IntoIterator<Item = Step>) -> Operation {
+        let success = steps.into_iter().map(|step| TxnOperation { step: Some(step) }).collect();
+        Operation::Txn(Txn { success, ..Txn::default() })
+    }
+
+    fn read_all(count_only: bool) -> Step {
+        Step::Range(Range { key: "0".into(), range_end: "\0".into(), count_only, ..Range::default() })
+    }
+
+    /// They were charged for nothing: a transaction of as many as fit in a request held up every replica for hours.
+    #[test]
+    fn ranges_that_are_only_counted_are_charged_too() {
+        let store = Vast::of(8, 1 << 20, 600);
+        let mut machines = Machines::open(&store).unwrap();
+        let (results, _) = apply(&mut machines, &store, 1, vec![txn([read_all(true)])]);
+        assert!(results[0].is_ok(), "{results:?}");
+        let (results, _) = apply(&mut machines, &store, 1, vec![txn([read_all(true), read_all(true)])]);
+        assert_eq!(results, [Err(Refusal::RangeTooLarge)]);
+    }
+
+    /// They were judged by the state before the transaction: a few thousand writes read by as many ranges made an
+    /// answer of any size, on every replica, and again at each start.
+    #[test]
+    fn what_a_transaction_reads_of_its_own_writes_is_charged_and_bounded() {
+        let written = |count: usize, bytes: usize| {
+            (0..count).map(move |number| {
+                let (key, value) = (format!("{number:05}").into(), vec![7; bytes].into());
+                Step::Put(Put { key, value, ..Put::default() })
+            })
+        };
+        let all = || Delete { key: "0".into(), range_end: "\0".into(), prev_kv: false };
+        let delete = || Step::Delete(all());
+        let inner = |steps: Vec<Step>| match txn(steps) {
+            Operation::Txn(inner) => Step::Txn(inner),
+            other => panic!("{other:?}"),
+        };
+        let store = MemoryStore::new();
+        let mut machines = Machines::open(&store).unwrap();
+        let before = machines.progress().revision;
+        let cases: [(Vec<Step>, Refusal); 3] = [
+            (
+                written(300, 1024).chain((0..300).map(|_| read_all(false))).collect(),
+                Refusal::ResponseTooLarge,
+            ),
+            (written(200, 1 << 16).chain((0..100).map(|_| read_all(true))).collect(), Refusal::RangeTooLarge),
+            (
+                vec![inner(written(200, 1 << 16).collect()), inner((0..100).map(|_| delete()).collect())],
+                Refusal::RangeTooLarge,
+            ),
+        ];
+        for (steps, refused) in cases {
+            let (results, _) = apply(&mut machines, &store, 1, vec![txn(steps)]);
+            assert_eq!((results, machines.progress().revision), (vec![Err(refused)], before));
+        }
+        let first = Range { key: "0".into(), range_end: "\0".into(), limit: 1, ..Range::default() };
+        let steps = written(300, 1024).chain((0..300).map(|_| Step::Range(first.clone())));
+        let (results, _) = apply(&mut machines, &store, 1, vec![txn(steps.chain([read_all(false)]))]);
+        assert!(results[0].is_ok(), "{results:?}");
     }
 
     #[test]

@@ -206,7 +206,7 @@ pub fn statement(
 ) -> Result<Page<Line>, StoreError> {
     let (newest, below) = before.unwrap_or((Revision(u64::MAX - 1), 0));
     let from = record::history_key(account, since);
-    let to = record::history_key(account, newest.next());
+    let to = record::history_key(account, Revision(newest.0.saturating_add(1)));
     let mut lines = Lines::default();
     for pair in view.scan(&from, &to, Order::Descending) {
         let (key, value) = pair?;

@@ -22,6 +22,9 @@ use crate::types::{Revision, Stamp};
 use bytes::Bytes;
 use std::sync::Arc;
 
+/// Maximum rules that one command deletes by group or network; the caller asks again for the rest.
+const DELETED_MAX: u32 = 10_000;
+
 type Done<T> = Result<Result<T, Refusal>, StoreError>;
 
 /// The route face's machine: the store holds its state; this holds what is derived from it.
@@ -67,7 +70,10 @@ impl Machine {
         match operation {
             Operation::Put(packed) => Ok(self.put(tx, packed)),
             Operation::Delete(packed) => Ok(self.delete(tx, packed)),
-            Operation::DeleteMany(request) => self.delete_many(tx, &request),
+            Operation::DeleteMany(request) => {
+                let limit = request.limit.min(DELETED_MAX);
+                self.delete_many(tx, &DeleteMany { limit, ..request })
+            }
             Operation::PutObject(request) => Ok(put_object(tx, &request)),
             Operation::DeleteObject(request) => self.delete_object(tx, &request),
             Operation::Heartbeat(heartbeat) => self.heartbeat(tx, &heartbeat),
@@ -271,4 +277,43 @@ fn put_object(tx: &mut Tx<'_>, request: &PutObject) -> Result<Response, Refusal>
     let record = encode_record(tx.next_revision().0, &request.body);
     tx.change(record::object_key(kind, &request.name), Some(record));
     Ok(Response::Done)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::command::{pack_keys, pack_rule};
+    use super::super::rule::Rule;
+    use super::*;
+    use crate::store::MemoryStore;
+    use crate::{Batch, Machines, Term};
+
+    /// One command deleted all of a network's rules, however many there were, in one step on every replica.
+    #[test]
+    fn a_command_deletes_a_bounded_number_of_rules_whatever_it_asks() {
+        let store = MemoryStore::new();
+        let mut machines = Machines::open(&store).unwrap();
+        let mut apply = |operation: Operation| {
+            let index = machines.progress().index.next();
+            let payload = Batch::encode(Stamp(1), &[operation.into_command()]);
+            match machines.apply(&store, index, Term(1), payload).unwrap().replies.pop() {
+                Some(crate::Reply::Route(reply)) => reply.result.unwrap(),
+                other => panic!("{other:?}"),
+            }
+        };
+        let (mut packed, mut scratch) = (Vec::new(), Vec::new());
+        for number in 0..=DELETED_MAX {
+            let key = RuleKey { vni: 5, ip: std::net::Ipv4Addr::from_bits(number).into() };
+            let (group, user_data) = ("g".into(), Bytes::new());
+            let rule = Rule { key, mac: None, host_ip: None, host_mac: None, group, revision: 0, user_data };
+            pack_rule(&mut packed, &rule, &mut scratch);
+        }
+        apply(Operation::Put(packed.into()));
+        for group in [None, Some("g".into())] {
+            let all = DeleteMany { group, vni: 5, limit: u32::MAX, not_after: u64::MAX };
+            let deleted = apply(Operation::DeleteMany(all));
+            let first = deleted == Response::Deleted { count: DELETED_MAX.into(), more: true };
+            assert!(first || deleted == Response::Deleted { count: 1, more: false }, "{deleted:?}");
+        }
+        assert_eq!(apply(Operation::Delete(pack_keys(&[]))), Response::Deleted { count: 0, more: false });
+    }
 }

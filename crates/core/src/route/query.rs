@@ -63,8 +63,9 @@ pub fn rules<'a>(
     if let Some(after) = after {
         from.truncate(record::RULES.len());
         after.encode_into(&mut from);
-        // The first key after it.
+        // The first key after it. One of another network before this one must not show what is between them.
         from.push(0);
+        from = from.max(prefix.clone());
     }
     let wanted = move |value: &[u8]| group.as_ref().is_none_or(|group| group_of(value) == Some(group));
     view.scan(&from, &prefix_end(&prefix), Order::Ascending).filter_map(move |pair| match pair {
