@@ -199,6 +199,13 @@ impl Manifest {
                 ));
             }
         }
+        let sum = |all: Option<u64>, more: u64| all?.checked_add(more);
+        let (bytes, count) = self.all_files().fold((Some(0), Some(0)), |(bytes, count), file| {
+            (sum(bytes, file.bytes), sum(count, file.count))
+        });
+        if bytes.is_none() || count.is_none() {
+            return Err("its files have more bytes, or keys, than can be counted".into());
+        }
         let expected = self.digest();
         if self.id != expected {
             return Err(format!(
@@ -242,4 +249,31 @@ fn read_checksum<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<u6
     let text = String::deserialize(deserializer)?;
     u64::from_str_radix(&text, 16)
         .map_err(|_| serde::de::Error::custom(format!("{text:?} is not a checksum")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::Codec;
+    use crate::schema::Layout;
+
+    /// The sums wrapped around: the files passed for small enough for the disk.
+    #[test]
+    fn files_of_more_bytes_than_can_be_counted_are_refused() {
+        let schema = Schema { layout: Layout::Fixed { width: 4 }, codec: Codec::Raw, default_row: None };
+        let parsed = |bytes: u64, count: u64| {
+            let file = |name: &str| FileEntry { name: name.into(), bytes, count, checksum: 7 };
+            let files = vec![file("a"), file("b")];
+            let mut manifest =
+                Manifest::new("t", None, schema.clone(), Vec::new(), Vec::new(), BTreeMap::new());
+            (manifest.shards, manifest.files) = (2, files);
+            manifest.id = manifest.digest();
+            Manifest::parse(&manifest.to_json(), Path::new(MANIFEST))
+        };
+        assert_eq!(parsed(1 << 62, 9).unwrap().bytes(), 1 << 63);
+        for (bytes, count) in [(1 << 63, 9), (9, 1 << 63), (u64::MAX, 1)] {
+            let error = parsed(bytes, count).unwrap_err();
+            assert!(error.to_string().contains("more bytes, or keys, than can be counted"), "{error}");
+        }
+    }
 }
