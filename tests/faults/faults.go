@@ -56,7 +56,19 @@ func allFaults() []*fault {
 	all = append(all, both("vanish", 3, 6, vanish)...)
 	all = append(all, both("deaf", 3, 6, deaf)...)
 	all = append(all, both("mute", 3, 6, mute)...)
+	all = append(all, both("fsync-fails", 1, 3, syncFailing)...)
+	all = append(all, both("fsync-hangs", 3, 6, syncAs(syncHangs))...)
+	all = append(all, both("fsync-slow", 3, 6, syncAs(syncSlow))...)
+	all = append(all, both("freeze", 3, 6, freeze)...)
+	all = append(all, both("full", 3, 6, fill)...)
+	all = append(all, both("clock", 3, 6, clockOf)...)
+	all = append(all, both("wipe", 1, 3, wipe)...)
+	all = append(all, both("replace", 1, 3, replace)...)
 	all = append(all,
+		&fault{"transfer", 1, 1, transferLeadership},
+		&fault{"clock-majority", 4, 6, clockOfMajority},
+		&fault{"behind-follower", 0, 1, on("follower", behind)},
+		&fault{"storm", 10, 15, storm},
 		&fault{"kill-all", 0, 1, killAll},
 		&fault{"delay", 4, 6, everyLink(link{delay: 20 * time.Millisecond, jitter: 30 * time.Millisecond})},
 		&fault{"loss", 4, 6, everyLink(link{loss: 0.2, double: 0.05})},

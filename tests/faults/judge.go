@@ -91,8 +91,9 @@ func (s *pair) sees(key int, value string, rev int64) bool {
 // judgeKv asks porcupine about each pair of keys, and checks that revisions are in the order of real time over all of them.
 func (r *round) judgeKv() []string {
 	groups := map[string][]porcupine.Operation{}
+	told := r.toldByWatches()
 	for _, o := range r.history.of("kv") {
-		if o.Outcome == notDone || (o.Outcome == unknown && o.Kind == "read") {
+		if o = told.settle(o); o == nil {
 			continue // it left no trace: whoever read its value finds no writer
 		}
 		end := o.End
@@ -114,6 +115,55 @@ func (r *round) judgeKv() []string {
 		}
 	}
 	return append(wrong, realTime(append(r.history.of("kv"), r.history.of("probe")...))...)
+}
+
+// told is what watches say about writes that nobody was told the outcome of. Without it porcupine would have to try all their orders.
+type told struct {
+	changes map[string]event // by value, the earliest sight of it
+	// keys of deletions that no client was told of
+	deleted map[string]bool
+}
+
+func (r *round) toldByWatches() told {
+	found := told{map[string]event{}, map[string]bool{}}
+	acknowledged := map[int64]bool{}
+	for _, o := range r.history.of("kv") {
+		if o.Kind == "delete" && o.Outcome == done && o.Held {
+			acknowledged[o.Rev] = true
+		}
+	}
+	for _, w := range r.watchers {
+		for _, e := range w.events {
+			if e.Delete {
+				found.deleted[e.Key] = found.deleted[e.Key] || !acknowledged[e.Rev]
+			} else if first, seen := found.changes[e.Value]; !seen || e.At < first.At {
+				found.changes[e.Value] = e
+			}
+		}
+	}
+	return found
+}
+
+// settle gives what is to be judged of an operation: itself if its client was told, what watches saw of it if not, nil if nothing.
+func (t told) settle(o *operation) *operation {
+	switch {
+	case o.Outcome == notDone || (o.Outcome == unknown && o.Kind == "read"):
+		return nil
+	case o.Outcome == done:
+		return o
+	case o.Kind == "delete":
+		if !t.deleted[o.Key] {
+			return nil
+		}
+		return o
+	}
+	e, seen := t.changes[o.Value]
+	if !seen {
+		return nil
+	}
+	settled := *o
+	settled.Outcome, settled.Rev, settled.Held, settled.End = done, e.Rev, true, max(e.At, o.Start+1)
+	return &settled
 }
 
 // realTime checks over all keys: who begins after a write was answered gets a higher revision, or as a reader one not lower.

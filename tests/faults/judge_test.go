@@ -16,6 +16,7 @@ func TestWhatIsWrongWithAHistoryIsFound(t *testing.T) {
 	}
 	told := func(events ...event) *watcher { return &watcher{name: "w", events: events} }
 	at := func(rev int64, value string) event { return event{Rev: rev, Key: "r1/k00/a", Value: value} }
+	late := func(e event) event { e.At = 9; return e }
 	a, b := at(5, "a"), at(6, "b")
 	for _, test := range []struct {
 		story      string
@@ -24,11 +25,12 @@ func TestWhatIsWrongWithAHistoryIsFound(t *testing.T) {
 		watchers   []*watcher
 	}{
 		{"all is well", "", []*operation{put("a", 1, 2, 5, done), put("b", 3, 4, 6, done), read("b", 6, 5, 6)}, []*watcher{told(a, b), told(a, b)}},
-		{"an unknown write was done late", "", []*operation{put("b", 1, 2, 0, unknown), put("a", 3, 4, 5, done), read("a", 5, 5, 5), read("b", 6, 7, 6)}, []*watcher{told(a, b)}},
+		{"an unknown write was done late", "", []*operation{put("b", 1, 2, 0, unknown), put("a", 3, 4, 5, done), read("a", 5, 5, 5), read("b", 6, 7, 6)}, []*watcher{told(a, late(b))}},
+		{"an unknown write that a reader saw before watchers did comes later", "is not linearizable", []*operation{put("b", 1, 2, 0, unknown), put("a", 3, 4, 7, done), read("b", 6, 9, 9)}, []*watcher{told(b, at(7, "a"))}},
 		{"an acknowledged write is gone", "is not linearizable", []*operation{put("a", 1, 2, 5, done), read("", 0, 5, 5)}, nil},
 		{"a read is stale", "is not linearizable", []*operation{put("a", 1, 2, 5, done), put("b", 3, 4, 6, done), read("a", 5, 5, 5)}, nil},
 		{"a write that was not done is seen", "is not linearizable", []*operation{put("a", 1, 2, 0, notDone), read("a", 5, 5, 5)}, nil},
-		{"a value comes back", "is not linearizable", []*operation{put("b", 1, 2, 0, unknown), put("a", 3, 4, 7, done), read("b", 6, 5, 6)}, nil},
+		{"a value comes back", "is not linearizable", []*operation{put("b", 1, 2, 6, done), put("a", 3, 4, 7, done), read("b", 6, 5, 7)}, nil},
 		{"a later write has a lower revision", "began 1ns after", []*operation{put("a", 1, 2, 5, done), put("b", 3, 4, 4, done)}, nil},
 		{"two writes have one revision", "began 1ns after", []*operation{put("a", 1, 2, 5, done), put("b", 3, 4, 5, done)}, nil},
 		{"a watcher misses a change", "watchers saw", []*operation{put("a", 1, 2, 5, done), put("b", 3, 4, 6, done)}, []*watcher{told(a)}},

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"strings"
+	"sync/atomic"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -18,15 +20,17 @@ const kvGroups = 12
 // timeout is how long a client waits for one answer.
 const timeout = 3 * time.Second
 
-// dialKv connects to one node, or to several as users do. It comes back soon after a node does.
+// soon is how clients reconnect: a node that is back is used at once.
+var soon = grpc.ConnectParams{
+	Backoff:           backoff.Config{BaseDelay: 20 * time.Millisecond, Multiplier: 1.5, MaxDelay: 200 * time.Millisecond},
+	MinConnectTimeout: time.Second,
+}
+
+// dialKv connects to one node, or to several as users do.
 func dialKv(nodes ...*node) (*clientv3.Client, error) {
 	var endpoints []string
 	for _, n := range nodes {
 		endpoints = append(endpoints, n.client())
-	}
-	soon := grpc.ConnectParams{
-		Backoff:           backoff.Config{BaseDelay: 20 * time.Millisecond, Multiplier: 1.5, MaxDelay: 200 * time.Millisecond},
-		MinConnectTimeout: time.Second,
 	}
 	return clientv3.New(clientv3.Config{
 		Endpoints: endpoints, Logger: zap.NewNop(), DialOptions: []grpc.DialOption{grpc.WithConnectParams(soon)},
@@ -138,10 +142,11 @@ func (o *operation) take(found *clientv3.GetResponse) {
 }
 
 // probe puts through one node every ten milliseconds, whether or not the puts before are answered: its successes say when
-// the node can write. Past 512 that wait it leaves one out.
+// the node can write. Past 512 that wait it leaves one out. When there is no space it deletes in between, which must go on.
 func (r *round) probe(n *node) {
 	kv := r.harness.kv[n.number]
 	waiting := make(chan struct{}, 512)
+	var full atomic.Bool
 	tick := time.NewTicker(r.harness.probeEvery)
 	defer tick.Stop()
 	for count := 0; r.loading(); count++ {
@@ -153,12 +158,22 @@ func (r *round) probe(n *node) {
 		}
 		o := &operation{Client: -n.number, Node: n.number, Face: "probe", Kind: "put", Start: now(),
 			Key: fmt.Sprintf("%s%d", r.prefix("p"), n.number), Value: fmt.Sprintf("p%d.%d.%d", r.number, n.number, count)}
+		if full.Load() {
+			o.Kind, o.Value = "delete", ""
+		}
 		r.workers.Add(1)
 		go func() {
 			defer r.workers.Done()
 			ctx, cancel := context.WithTimeout(context.Background(), timeout)
 			defer cancel()
-			r.finish(o, kvPut(ctx, kv, o))
+			var err error
+			if o.Kind == "delete" {
+				err = kvDelete(ctx, kv, o)
+			} else {
+				err = kvPut(ctx, kv, o)
+			}
+			full.Store(err != nil && strings.Contains(err.Error(), "space exceeded"))
+			r.finish(o, err)
 			<-waiting
 		}()
 	}

@@ -18,13 +18,16 @@ import (
 	"google.golang.org/grpc/grpclog"
 )
 
+// wrongShown is the number of violations of a round that are printed; --json has them all.
+const wrongShown = 20
+
 type options struct {
-	program, shim, folder, faults string
-	minutes                       float64
-	runs, count                   int
-	seed                          uint64
-	json                          bool
-	settings                      string
+	program, shim, folder, faults, protos string
+	minutes                               float64
+	runs, count                           int
+	seed                                  uint64
+	json                                  bool
+	settings                              string
 }
 
 func main() {
@@ -32,6 +35,7 @@ func main() {
 	flag.StringVar(&o.program, "bin", os.Getenv("QUOIN_BIN"), "the binary to test")
 	flag.StringVar(&o.shim, "shim", "", "shim.so")
 	flag.StringVar(&o.folder, "folder", "", "where data, logs and histories are; kept if anything is wrong")
+	flag.StringVar(&o.protos, "protos", "crates/proto", "where quoin/route/v1/route.proto is")
 	flag.StringVar(&o.faults, "faults", "all", "faults, separated by commas; `kill` stands for kill-leader and kill-follower")
 	flag.Float64Var(&o.minutes, "minutes", 2, "begin no round after this many minutes")
 	flag.IntVar(&o.runs, "runs", 0, "end after this many rounds of each fault; 0: only minutes count")
@@ -71,7 +75,7 @@ func (o *options) run() (bool, error) {
 	if err := cluster.startAll(); err != nil {
 		return false, err
 	}
-	h, err := newHarness(cluster, o.seed, filepath.Join(o.folder, "wrong"))
+	h, err := newHarness(cluster, o.protos, o.seed, filepath.Join(o.folder, "wrong"))
 	if err != nil {
 		return false, err
 	}
@@ -110,7 +114,7 @@ func (h *harness) schedule(stop context.Context, faults []*fault, o *options) []
 			results = append(results, r)
 			fmt.Fprintf(os.Stderr, "%s %-16s node %d  %5d operations, %3d unknown, %4d not done  gap %6.0f ms  back %6.0f ms  idle %2.0f%% steal %2.0f%%\n",
 				r.At[11:19], r.Fault, r.Target, r.Operations, r.Unknown, r.NotDone, r.GapMs, r.BackMs, r.IdlePct, r.StealPct)
-			for _, wrong := range r.Wrong {
+			for _, wrong := range r.Wrong[:min(len(r.Wrong), wrongShown)] {
 				fmt.Fprintln(os.Stderr, "  WRONG:", wrong)
 			}
 			if len(r.Wrong) > 0 {

@@ -19,6 +19,7 @@ type harness struct {
 	cluster    *cluster
 	kv         map[int]*clientv3.Client // by node
 	anyKv      *clientv3.Client         // through all nodes
+	route      *routeFace
 	seed       uint64
 	probeEvery time.Duration
 	keepFolder string
@@ -36,10 +37,11 @@ type round struct {
 	firstRev int64
 	watchers []*watcher
 	lost     atomic.Int64
-	// what a fault found wrong itself
-	wrong []string
+	counted  map[int]int64 // by node
 
 	mutex     sync.Mutex
+	wrong     []string // what clients and faults found themselves
+	movements []*movement
 	successes map[int][]span // of writes, by node
 }
 
@@ -61,6 +63,9 @@ type result struct {
 	IdlePct    float64  `json:"idle_pct"`
 	StealPct   float64  `json:"steal_pct"`
 	At         string   `json:"at"`
+	BegunMs    float64  `json:"begun_ms"`  // since At
+	EndedMs    float64  `json:"ended_ms"`  // since At
+	JudgedMs   float64  `json:"judged_ms"` // what the judges took
 }
 
 func (r *round) prefix(part string) string { return fmt.Sprintf("r%d/%s", r.number, part) }
@@ -89,7 +94,7 @@ func (r *round) finish(o *operation, err error) {
 
 func (r *round) record(o *operation) {
 	r.history.add(o)
-	if o.Outcome == done && o.Kind != "read" {
+	if o.Outcome == done && o.Kind != "read" && (o.Kind != "take" || o.Held) {
 		r.mutex.Lock()
 		r.successes[o.Node] = append(r.successes[o.Node], span{o.Start, o.End})
 		r.mutex.Unlock()
@@ -136,6 +141,9 @@ func (r *round) start() error {
 		return fmt.Errorf("before the round: %w", err)
 	}
 	r.firstRev = answer.Header.Revision + 1
+	if err := r.openAccounts(); err != nil {
+		return err
+	}
 	client := 0
 	work := func(n *node, job func(int, *node, *rand.Rand)) {
 		client++
@@ -145,8 +153,9 @@ func (r *round) start() error {
 	}
 	for _, n := range r.harness.cluster.nodes {
 		work(n, func(_ int, n *node, _ *rand.Rand) { r.probe(n) })
-		work(n, r.kvWorker)
-		work(n, r.kvWorker)
+		for _, job := range []func(int, *node, *rand.Rand){r.kvWorker, r.kvWorker, r.lockWorker, r.leaseWorker, r.ledgerWorker, r.routeWorker} {
+			work(n, job)
+		}
 		r.watchers = append(r.watchers, r.watch(n.name, r.harness.kv[n.number]))
 	}
 	r.watchers = append(r.watchers, r.watch("any", r.harness.anyKv))
@@ -160,7 +169,7 @@ func (h *harness) run(f *fault) result {
 		random: rand.New(rand.NewPCG(h.seed, uint64(h.rounds)))}
 	out := result{Fault: f.name, Round: r.number, At: time.Now().UTC().Format(time.RFC3339)}
 	fail := func(err error) { out.Wrong = append(out.Wrong, err.Error()) }
-	processor := readProcessor()
+	processor, began := readProcessor(), now()
 	if err := r.start(); err != nil {
 		fail(err)
 		return out
@@ -189,6 +198,7 @@ func (h *harness) run(f *fault) result {
 		fail(err)
 	}
 	out.BackMs = float64(served-ended) / 1e6
+	out.BegunMs, out.EndedMs = float64(begun-began)/1e6, float64(ended-began)/1e6
 	time.Sleep(500 * time.Millisecond)
 	loaded := now()
 	r.stopped.Store(true)
@@ -198,9 +208,14 @@ func (h *harness) run(f *fault) result {
 	for _, err := range r.finishUp() {
 		fail(err)
 	}
-	for _, judge := range []func() []string{r.judgeKv, r.judgeWatches} {
-		out.Wrong = append(out.Wrong, judge()...)
+	judging := now()
+	// Where a node does not serve, what it lacks says nothing.
+	if len(out.Wrong) == 0 {
+		for _, judge := range []func() []string{r.judgeKv, r.judgeWatches, r.judgeLocks, r.judgeCounter, r.judgeLeases, r.judgeLedger, r.judgeRoutes} {
+			out.Wrong = append(out.Wrong, judge()...)
+		}
 	}
+	out.JudgedMs = float64(now()-judging) / 1e6
 	out.Wrong = append(out.Wrong, r.wrong...)
 	out.Lost = r.lost.Load()
 	for _, o := range r.history.operations {
@@ -243,11 +258,14 @@ func (r *round) finishUp() []error {
 	if len(wrong) > 0 {
 		return wrong
 	}
-	if err := r.readFinally(); err != nil {
-		wrong = append(wrong, err)
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 	defer cancel()
+	for _, read := range []func() error{r.readFinally, r.readCounter, func() error { return r.waitExpired(ctx) }} {
+		if err := read(); err != nil {
+			wrong = append(wrong, err)
+		}
+	}
+	r.readRoutesFinally()
 	last, err := r.harness.anyKv.Put(ctx, r.lastKey(), "end")
 	if err != nil {
 		return append(wrong, fmt.Errorf("writing the last key: %w", err))
@@ -289,7 +307,7 @@ func (h *harness) keep(name string) string {
 	return filepath.Join(h.keepFolder, name)
 }
 
-func newHarness(cluster *cluster, seed uint64, keepFolder string) (*harness, error) {
+func newHarness(cluster *cluster, protos string, seed uint64, keepFolder string) (*harness, error) {
 	h := &harness{cluster: cluster, seed: seed, keepFolder: keepFolder, probeEvery: 10 * time.Millisecond,
 		kv: map[int]*clientv3.Client{}}
 	for _, n := range cluster.nodes {
@@ -300,6 +318,9 @@ func newHarness(cluster *cluster, seed uint64, keepFolder string) (*harness, err
 		h.kv[n.number] = kv
 	}
 	var err error
+	if h.route, err = dialRoute(protos, cluster.nodes); err != nil {
+		return nil, err
+	}
 	h.anyKv, err = dialKv(cluster.nodes...)
 	return h, err
 }

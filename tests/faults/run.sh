@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Real nodes under load while things go wrong: see README.md.
-# usage: tests/faults/run.sh [--minutes M] [--runs N] [--nodes 3|5] [--faults a,b] [--seed N] [--json]      QUOIN_BIN from the environment
+# usage: tests/faults/run.sh [--minutes M] [--runs N] [--nodes 3|5] [--faults a,b] [--seed N] [--json]      QUOIN_BIN from the environment;
+# KEEP=1 keeps the folder of a run in which all was well, too
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 QUOIN_BIN=$(realpath "${QUOIN_BIN:-target/release/quoin}")
@@ -11,5 +12,5 @@ cc -O2 -Wall -Wextra -Werror -shared -fPIC -o "$folder/shim.so" tests/faults/shi
 # Networks, mounts and processes of its own: nothing of them is left, however it ends.
 status=0
 unshare --net --mount --pid --fork --kill-child --mount-proc "$folder/faults" --shim "$folder/shim.so" --folder "$folder" "$@" || status=$?
-[ "$status" != 0 ] || rm -rf "$folder"
+if [ "$status" = 0 ] && [ -z "${KEEP:-}" ]; then rm -rf "$folder"; fi
 exit "$status"
