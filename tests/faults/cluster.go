@@ -24,9 +24,6 @@ var small = []string{
 	"--store-memtable-bytes=1048576", "--store-reserve-bytes=67108864",
 }
 
-// diskBytes is the size of a node's disk, a file with ext4 on it that takes only what is used.
-const diskBytes = 1 << 30
-
 // Offsets in the file that shim.c reads.
 const (
 	controlSync   = 0
@@ -66,17 +63,18 @@ type process struct {
 type cluster struct {
 	program, shim, folder string
 	settings              []string
+	diskMb                int64 // the size of a node's disk, a file with ext4 on it that takes only what is used
 	network               *network
 	nodes                 []*node
 	pages                 *http.Client
 }
 
-func newCluster(program, shim, folder string, count int, settings []string) (*cluster, error) {
+func newCluster(program, shim, folder string, count int, settings []string, diskMb int64) (*cluster, error) {
 	network, err := newNetwork(count)
 	if err != nil {
 		return nil, err
 	}
-	c := &cluster{program: program, shim: shim, folder: folder, settings: settings, network: network}
+	c := &cluster{program: program, shim: shim, folder: folder, settings: settings, diskMb: diskMb, network: network}
 	c.pages = &http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 	for number := 1; number <= count; number++ {
 		n := &node{cluster: c, number: number, name: fmt.Sprintf("n%d", number), members: 1}
@@ -107,7 +105,7 @@ func (n *node) makeDisk() error {
 	if err := os.WriteFile(image, nil, 0o644); err != nil {
 		return err
 	}
-	if err := os.Truncate(image, diskBytes); err != nil {
+	if err := os.Truncate(image, n.cluster.diskMb<<20); err != nil {
 		return err
 	}
 	for _, words := range [][]string{

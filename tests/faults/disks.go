@@ -276,10 +276,14 @@ func transferLeadership(r *round) (func() (int64, error), *node, error) {
 // behind stops a follower, writes more than the log keeps, and starts it again: it is sent the state.
 func behind(r *round, n *node) (func() (int64, error), error) {
 	n.kill()
-	value := strings.Repeat("x", 64<<10)
-	for place := range 600 {
+	random := make([]byte, 256<<10) // nothing that compresses
+	for place := range random {
+		random[place] = byte(r.random.Uint32())
+	}
+	value := string(random)
+	for place := range r.harness.bulkMb * 4 {
 		err := r.change("writing beside", func(ctx context.Context) error {
-			_, err := r.harness.anyKv.Put(ctx, fmt.Sprintf("bulk/%d", place%100), value)
+			_, err := r.harness.anyKv.Put(ctx, fmt.Sprintf("bulk/%d", place), value)
 			return err
 		})
 		if err != nil {

@@ -21,6 +21,14 @@ func (f *fault) hold(random *rand.Rand) time.Duration {
 	return time.Duration((f.from + random.Float64()*(f.to-f.from)) * float64(time.Second))
 }
 
+// back is how long it may take until all nodes serve writes again.
+func (f *fault) back() time.Duration {
+	if f.name == "behind-follower" {
+		return 10 * time.Minute // the state may be large
+	}
+	return time.Minute
+}
+
 // on makes a fault of one node: the leader, or a follower drawn by the seed.
 func on(role string, action func(*round, *node) (func() (int64, error), error)) func(*round) (func() (int64, error), *node, error) {
 	return func(r *round) (func() (int64, error), *node, error) {

@@ -28,6 +28,7 @@ type options struct {
 	seed                                  uint64
 	json                                  bool
 	settings                              string
+	diskMb, bulkMb                        int64
 }
 
 func main() {
@@ -43,6 +44,8 @@ func main() {
 	flag.Uint64Var(&o.seed, "seed", uint64(time.Now().UnixNano()), "draws the schedule of faults and of clients")
 	flag.BoolVar(&o.json, "json", false, "print a line of JSON for each round on standard output, instead of the table")
 	flag.StringVar(&o.settings, "settings", strings.Join(small, " "), "settings of the nodes")
+	flag.Int64Var(&o.diskMb, "disk-mb", 1024, "size of a node's disk")
+	flag.Int64Var(&o.bulkMb, "bulk-mb", 40, "what behind-follower writes while its follower is away")
 	flag.Parse()
 	grpclog.SetLoggerV2(grpclog.NewLoggerV2(discard{}, discard{}, discard{}))
 	good, err := o.run()
@@ -66,7 +69,7 @@ func (o *options) run() (bool, error) {
 	}
 	stop, cancel := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer cancel()
-	cluster, err := newCluster(o.program, o.shim, o.folder, o.count, strings.Fields(o.settings))
+	cluster, err := newCluster(o.program, o.shim, o.folder, o.count, strings.Fields(o.settings), o.diskMb)
 	if err != nil {
 		return false, err
 	}
@@ -79,6 +82,7 @@ func (o *options) run() (bool, error) {
 	if err != nil {
 		return false, err
 	}
+	h.bulkMb = o.bulkMb
 	results := h.schedule(stop, faults, o)
 	failed = wrongIn(results)
 	if o.json {

@@ -30,8 +30,7 @@ type link struct {
 type network struct {
 	hosts []*host
 	links [][]atomic.Pointer[link] // from, to; nil passes everything
-	// bytes that hosts have sent to each other, by sender.
-	sent []atomic.Int64
+	sent  [][]atomic.Int64         // bytes that arrived, from, to
 }
 
 type host struct {
@@ -44,7 +43,7 @@ func address(number int) string { return fmt.Sprintf("10.77.0.%d", number+1) }
 
 // newNetwork makes hosts 1 to count, and host 0 for the harness.
 func newNetwork(count int) (*network, error) {
-	n := &network{sent: make([]atomic.Int64, count+1)}
+	n := &network{}
 	for number := 0; number <= count; number++ {
 		h := &host{number: number, jobs: make(chan func())}
 		go h.run(number != 0)
@@ -55,6 +54,7 @@ func newNetwork(count int) (*network, error) {
 		}
 		n.hosts = append(n.hosts, h)
 		n.links = append(n.links, make([]atomic.Pointer[link], count+1))
+		n.sent = append(n.sent, make([]atomic.Int64, count+1))
 	}
 	for _, h := range n.hosts {
 		go n.forward(h)
@@ -148,7 +148,7 @@ func (n *network) forward(from *host) {
 }
 
 func (n *network) deliver(from *host, to int, packet []byte) {
-	n.sent[from.number].Add(int64(len(packet)))
+	n.sent[from.number][to].Add(int64(len(packet)))
 	_, _ = n.hosts[to].tun.Write(packet) // a full queue drops it, as a switch does
 }
 
@@ -165,4 +165,14 @@ func (n *network) heal() {
 			n.links[from][to].Store(nil)
 		}
 	}
+}
+
+// sentBetween gives the bytes that nodes have sent to each other.
+func (n *network) sentBetween() (bytes int64) {
+	for from := 1; from < len(n.sent); from++ {
+		for to := 1; to < len(n.sent); to++ {
+			bytes += n.sent[from][to].Load()
+		}
+	}
+	return bytes
 }

@@ -24,6 +24,7 @@ type harness struct {
 	probeEvery time.Duration
 	keepFolder string
 	rounds     int
+	bulkMb     int64
 }
 
 // round is one fault under load, from a healthy cluster to a healthy cluster, with keys of its own.
@@ -65,6 +66,7 @@ type result struct {
 	At         string   `json:"at"`
 	BegunMs    float64  `json:"begun_ms"`  // since At
 	EndedMs    float64  `json:"ended_ms"`  // since At
+	SentMb     float64  `json:"sent_mb"`   // between nodes, from the end of the fault until all are back
 	JudgedMs   float64  `json:"judged_ms"` // what the judges took
 }
 
@@ -193,11 +195,13 @@ func (h *harness) run(f *fault) result {
 			fail(fmt.Errorf("ending: %w", err))
 		}
 	}
-	served, err := r.waitServed(ended, 60*time.Second)
+	sent := h.cluster.network.sentBetween()
+	served, err := r.waitServed(ended, f.back())
 	if err != nil {
 		fail(err)
 	}
 	out.BackMs = float64(served-ended) / 1e6
+	out.SentMb = float64(h.cluster.network.sentBetween()-sent) / 1e6
 	out.BegunMs, out.EndedMs = float64(begun-began)/1e6, float64(ended-began)/1e6
 	time.Sleep(500 * time.Millisecond)
 	loaded := now()
