@@ -46,7 +46,17 @@ func main() {
 	flag.StringVar(&o.settings, "settings", strings.Join(small, " "), "settings of the nodes")
 	flag.Int64Var(&o.diskMb, "disk-mb", 1024, "size of a node's disk")
 	flag.Int64Var(&o.bulkMb, "bulk-mb", 40, "what behind-follower writes while its follower is away")
+	table := flag.Bool("table", false, "run nothing: print the table of what --json printed before, from standard input")
 	flag.Parse()
+	if *table {
+		results, err := readResults(os.Stdin)
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "faults:", err)
+			os.Exit(1)
+		}
+		printTable(results)
+		return
+	}
 	grpclog.SetLoggerV2(grpclog.NewLoggerV2(discard{}, discard{}, discard{}))
 	good, err := o.run()
 	if err != nil {

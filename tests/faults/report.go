@@ -1,7 +1,10 @@
 package main
 
 import (
+	"bufio"
+	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"strings"
@@ -21,11 +24,13 @@ func longest(moments []int64) int64 {
 	return found
 }
 
-// printTable prints a line per fault, as docs/reliability.md has them.
+// printTable prints a line per fault, as docs/reliability.md has them, and how busy the machine was.
 func printTable(results []result) {
 	byFault := map[string][]result{}
+	var idle, steal []float64
 	for _, r := range results {
 		byFault[r.Fault] = append(byFault[r.Fault], r)
+		idle, steal = append(idle, r.IdlePct), append(steal, r.StealPct)
 	}
 	fmt.Println("| fault | runs | operations | no write for, median | worst | all nodes back, median | worst | lost | wrong |")
 	fmt.Println("|---|--:|--:|--:|--:|--:|--:|--:|--:|")
@@ -40,11 +45,33 @@ func printTable(results []result) {
 			gaps, backs = append(gaps, r.GapMs), append(backs, r.BackMs)
 			operations, lost, wrong = operations+r.Operations, lost+r.Lost, wrong+len(r.Wrong)
 		}
-		slices.Sort(gaps)
-		slices.Sort(backs)
 		fmt.Printf("| %s | %d | %d | %.0f ms | %.0f ms | %.0f ms | %.0f ms | %d | %d |\n", f.name, len(runs), operations,
-			gaps[len(gaps)/2], gaps[len(gaps)-1], backs[len(backs)/2], backs[len(backs)-1], lost, wrong)
+			median(gaps), slices.Max(gaps), median(backs), slices.Max(backs), lost, wrong)
 	}
+	if len(results) > 0 {
+		fmt.Printf("\nProcessor, median of the rounds: %.0f%% idle, %.0f%% stolen.\n", median(idle), median(steal))
+	}
+}
+
+func median(values []float64) float64 {
+	slices.Sort(values)
+	return values[len(values)/2]
+}
+
+// readResults reads what --json printed.
+func readResults(from io.Reader) ([]result, error) {
+	var results []result
+	for lines := bufio.NewScanner(from); lines.Scan(); {
+		if !strings.HasPrefix(lines.Text(), "{") {
+			continue
+		}
+		var r result
+		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
+			return nil, err
+		}
+		results = append(results, r)
+	}
+	return results, nil
 }
 
 // processor is the machine's time so far, in ticks: all of it, idle, and stolen by other machines.
