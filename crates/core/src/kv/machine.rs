@@ -455,8 +455,8 @@ fn wanted_deadline(stamp: Stamp, ttl: Option<Ttl>, before: Option<Deadline>) -> 
 mod tests {
     use super::*;
     use crate::expiry::encode_key;
-    use crate::store::Scan;
     use crate::store::spied::{Spied, Spy};
+    use crate::store::{MemoryStore, Scan};
     use crate::{Batch, Machines, Sequence, Term};
 
     /// Where scans of the expiry index began.
