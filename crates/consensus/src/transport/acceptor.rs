@@ -247,18 +247,20 @@ pub fn verdict(greeting: &Greeting, who: Who, is_peer: bool, handler: &dyn Handl
         let oneself = greeting.incarnation == who.incarnation;
         return if oneself { Verdict::Oneself } else { Verdict::Duplicate };
     }
-    if greeting.to != who.id {
-        return Verdict::OtherNode;
-    }
+    // What is wrong with the dialler is wrong wherever it dials: a founder that has lost its disk may find nobody at the
+    // founders' addresses but members that replaced them.
     if handler.is_removed(greeting.from) {
         return Verdict::Removed;
-    }
-    if !is_peer && !handler.is_vouched_for(greeting.from, &greeting.address) {
-        return Verdict::Unknown;
     }
     // Invariant: One disk per member.
     if handler.is_other_disk(greeting.from, greeting.disk) {
         return Verdict::OtherDisk;
+    }
+    if greeting.to != who.id {
+        return Verdict::OtherNode;
+    }
+    if !is_peer && !handler.is_vouched_for(greeting.from, &greeting.address) {
+        return Verdict::Unknown;
     }
     Verdict::Welcome
 }

@@ -164,6 +164,22 @@ fn a_member_on_another_disk_than_the_known_one_is_told_and_ends() {
     assert!(member.wait_cast_out().contains("remove the member and add it anew"));
 }
 
+/// Where all other founders had been replaced, one that had lost its disk was only told that an address was wrong, and
+/// waited for the founders for good.
+#[test]
+fn a_member_on_another_disk_is_told_so_though_it_wants_another_member() {
+    let (replacement, member) = (Process::start(3), Process::start(2));
+    replacement.notes.other_disks.lock().push((2, 2));
+    let greeting = member.transport.greeting(Purpose::Found, 1);
+    let Err(DialError::Refused { text, forever: true }) = dial(&replacement.address(), &greeting) else {
+        panic!("it is not refused for good");
+    };
+    assert!(text.contains("is already bootstrapped on another disk"), "{text}");
+    replacement.notes.removed.lock().push(2);
+    let text = dial(&replacement.address(), &greeting).unwrap_err().to_string();
+    assert!(text.contains("was removed from cluster"), "{text}");
+}
+
 #[test]
 fn a_process_that_replaces_a_dead_one_is_welcome() {
     let (peer, first) = (Process::start(1), Process::start(2));
