@@ -220,7 +220,19 @@ fn invalid(what: &str) -> io::Error {
 /// # Errors
 /// Nothing answers in time, or the peer refuses. The text says why.
 pub fn dial(address: &str, greeting: &Greeting) -> Result<(TcpStream, Who), DialError> {
-    let (stream, answer) = greet(address, greeting, GREETING_TIMEOUT)?;
+    dial_within(address, greeting, CONNECT_TIMEOUT)
+}
+
+/// [`dial`], giving up if there is no connection after `connect_timeout`.
+///
+/// # Errors
+/// See [`dial`].
+pub(crate) fn dial_within(
+    address: &str,
+    greeting: &Greeting,
+    connect_timeout: Duration,
+) -> Result<(TcpStream, Who), DialError> {
+    let (stream, answer) = greet(address, greeting, connect_timeout, GREETING_TIMEOUT)?;
     let (cluster, id) = (answer.who.cluster, answer.who.id);
     let text = match answer.verdict {
         0 => return Ok((stream, answer.who)),
@@ -263,15 +275,20 @@ pub fn dial(address: &str, greeting: &Greeting) -> Result<(TcpStream, Who), Dial
 /// # Errors
 /// Nothing answers in time.
 pub fn identify(address: &str) -> io::Result<Who> {
-    Ok(greet(address, &Greeting::of_nobody(Purpose::Identify), IDENTIFY_TIMEOUT)?.1.who)
+    Ok(greet(address, &Greeting::of_nobody(Purpose::Identify), CONNECT_TIMEOUT, IDENTIFY_TIMEOUT)?.1.who)
 }
 
-fn greet(address: &str, greeting: &Greeting, patience: Duration) -> io::Result<(TcpStream, Answer)> {
+fn greet(
+    address: &str,
+    greeting: &Greeting,
+    connect_timeout: Duration,
+    patience: Duration,
+) -> io::Result<(TcpStream, Answer)> {
     let resolved = address
         .to_socket_addrs()?
         .next()
         .ok_or_else(|| io::Error::other(format!("{address} resolves to no address")))?;
-    let mut stream = TcpStream::connect_timeout(&resolved, CONNECT_TIMEOUT)?;
+    let mut stream = TcpStream::connect_timeout(&resolved, connect_timeout)?;
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(patience))?;
     stream.set_write_timeout(Some(WRITE_TIMEOUT))?;

@@ -23,7 +23,7 @@ pub use handler::{Counters, Handler};
 pub use outbox::OUTBOX_BYTES_MAX;
 
 use crate::frame::FrameBuffer;
-use crate::greeting::{DialError, Greeting, Purpose, Who, dial};
+use crate::greeting::{DialError, Greeting, Purpose, Who, dial, dial_within};
 use crate::group::GroupId;
 use crate::guarded;
 use crate::message::PeerMessage;
@@ -40,7 +40,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
-/// Short, so that a peer is reached soon after the network is whole again.
+/// Short, so that a peer is reached soon after it is back.
 const RECONNECT_PAUSE_MAX: Duration = Duration::from_millis(500);
 
 /// The connections of one node.
@@ -209,7 +209,11 @@ impl Transport {
         let mut last_error = String::new();
         while !outbox.is_closed() {
             let Some(target) = self.addresses.lock().get(&peer).cloned() else { return };
-            let result = dial(&target, &self.greeting(Purpose::Frames, peer)).and_then(|(stream, _)| {
+            let greeting = self.greeting(Purpose::Frames, peer);
+            let began = Instant::now();
+            let dialled = dial_within(&target, &greeting, self.patience.to_connect());
+            let spent = began.elapsed();
+            let result = dialled.and_then(|(stream, _)| {
                 pause = RECONNECT_PAUSE;
                 last_error.clear();
                 tracing::debug!(peer = format!("{peer:016x}"), target, "connected");
@@ -230,7 +234,7 @@ impl Transport {
                     last_error = text;
                 }
             }
-            outbox.wait_closed(pause);
+            outbox.wait_closed(pause_left(pause, spent));
             pause = (pause * 2).min(RECONNECT_PAUSE_MAX);
         }
     }
@@ -258,6 +262,12 @@ impl Transport {
         }
         Ok(())
     }
+}
+
+/// What is left of the pause between two attempts to dial after one that took `spent`: a peer whose packets are dropped is
+/// dialled as often as one that refuses, and reached as soon after the network is whole again.
+fn pause_left(pause: Duration, spent: Duration) -> Duration {
+    pause.saturating_sub(spent)
 }
 
 /// Runs a thread of the transport. If it panics, the node ends.

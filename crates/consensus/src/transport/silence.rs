@@ -37,6 +37,12 @@ impl Patience {
         self.0 / 2
     }
 
+    /// How long one attempt to connect may last. A network that drops packets gets a new attempt soon: the kernel's own second
+    /// one comes after a second, and its next ones ever more rarely.
+    pub(super) fn to_connect(self) -> Duration {
+        self.0 / 2
+    }
+
     /// Makes the kernel break the connection when the other side acknowledges nothing for as long as this
     /// patience lasts, also when nothing is sent.
     ///

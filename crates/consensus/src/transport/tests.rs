@@ -405,6 +405,19 @@ fn inside_a_network_of_its_own() {
     wait(&peer.notes.received, &peer.notes.changed, "a message after the cut", arrived);
 }
 
+/// An attempt to connect lasted a second and was followed by a pause of half a second, so a node that had been cut off served no
+/// writes for up to two seconds after the network was whole again.
+#[test]
+fn a_peer_that_nothing_reaches_is_dialled_as_often_as_one_that_refuses() {
+    let election_timeout = Duration::from_millis(400);
+    let attempt = Patience::of(election_timeout * 2).to_connect();
+    assert_eq!(attempt, election_timeout);
+    assert_eq!(attempt + pause_left(RECONNECT_PAUSE_MAX, attempt), RECONNECT_PAUSE_MAX);
+    let longer = RECONNECT_PAUSE_MAX * 2;
+    assert_eq!(pause_left(RECONNECT_PAUSE_MAX, longer), Duration::ZERO);
+    assert_eq!(pause_left(RECONNECT_PAUSE_MAX, Duration::ZERO), RECONNECT_PAUSE_MAX);
+}
+
 /// A connection that the network had cut off for 45 s was used for 10 s more when the network was whole again: TCP
 /// tries ever more rarely, and nobody had made a new one meanwhile.
 #[test]
