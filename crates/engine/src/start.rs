@@ -361,7 +361,7 @@ mod tests {
         // Proposed before the panic, or after it.
         let answer = tokio::time::timeout(Duration::from_secs(60), waiting).await.unwrap();
         assert!(matches!(answer, Err(ProposeError::Stopped | ProposeError::NoLeader)), "{answer:?}");
-        let reason = running.failed().await;
+        let reason = tokio::time::timeout(Duration::from_secs(60), running.failed()).await.unwrap();
         assert!(reason.contains("\"apply\" panicked, a broken invariant: "), "{reason}");
         tokio::task::spawn_blocking(|| running.stop()).await.unwrap();
     }

@@ -1,6 +1,6 @@
 //! What all faces have in common on the wire: how fresh a read is, and pages that are too large.
 
-use crate::harness::{Cluster, endpoint, start, wait};
+use crate::harness::{Cluster, SMALL, endpoint, start, wait};
 use crate::ledger::{ask, status_of};
 use crate::table::{Resp, build_base, local_list, path, quoin};
 use anyhow::{Context, Result, bail, ensure};
@@ -128,6 +128,43 @@ async fn without_a_majority_local_reads_are_answered_and_all_others_refused_in_e
     redis.says(&[b"TABLE.LIST"], b"*1\r\n$1\r\nt\r\n")?;
     redis.says(&[b"READWRITE"], b"+OK\r\n")?;
     redis.says(&[b"TABLE.LIST"], b"-CLUSTERDOWN ")
+}
+
+/// Lag was measured against what the replica itself had, which after a start was its own state: it said 0 to everybody.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restarted_replica_that_hears_nobody_is_not_ready_and_says_that_its_lag_is_unknown() -> Result<()> {
+    let mut cluster = start(SMALL)?;
+    let lags = |address: &str| {
+        let said: serde_json::Value =
+            serde_json::from_str(&quoin(&["cluster", "status", "--json", "--endpoints", address])?)?;
+        let replicas = said["replicas"].as_array().context("replicas")?;
+        Ok::<_, anyhow::Error>(replicas.iter().map(|replica| replica["lag"].as_u64()).collect::<Vec<_>>())
+    };
+    wait("nobody to lag", || async {
+        let lags = lags(&cluster.client_address(0))?;
+        ensure!(lags == [Some(0); 3], "{lags:?}");
+        Ok(())
+    })
+    .await?;
+    cluster.kill_all()?;
+    cluster.spawn(0)?;
+    wait("it to serve", || async { cluster.page(0, "/livez") }).await?;
+    ensure!(cluster.page(0, "/readyz")?.status == 503, "it is ready without a leader");
+    let lag_s = cluster.metric(0, "quoin_lag_seconds")?;
+    ensure!(lag_s == f64::INFINITY, "quoin_lag_seconds {lag_s}");
+    let lags = lags(&cluster.client_address(0))?;
+    ensure!(lags == [None; 3], "quoin cluster status: {lags:?}");
+    let mut redis = tokio::net::TcpStream::connect(cluster.resp_address(0)).await?;
+    redis.write_all(b"INFO\r\n").await?;
+    let mut said = String::new();
+    while !said.contains("quoin_lag_ms:") || !said.ends_with('\n') {
+        let mut bytes = [0; 4096];
+        let read = redis.read(&mut bytes).await?;
+        ensure!(read > 0, "INFO ended early: {said}");
+        said.push_str(std::str::from_utf8(&bytes[..read])?);
+    }
+    ensure!(said.contains("quoin_lag_ms:unknown\r\n"), "{said}");
+    Ok(())
 }
 
 /// tonic's clients refuse answers above 4 MiB unless told otherwise.

@@ -354,6 +354,7 @@ impl Drop for RaftThread {
 #[cfg(test)]
 mod tests {
     use super::super::apply::ApplyThread;
+    use super::super::work::BYTES_MAX;
     use super::*;
     use crate::Founding;
     use crate::owner::Owner;
@@ -363,6 +364,7 @@ mod tests {
     use crate::threads::log::LogThread;
     use bytes::Bytes;
     use quoin_consensus::log::SimDisk;
+    use quoin_consensus::replica::{Committed, Content};
     use quoin_consensus::transport::Transport;
     use quoin_core::store::Order;
     use quoin_core::{Term, View, kv, machines};
@@ -428,6 +430,33 @@ mod tests {
         }
         drop(raft);
         threads.into_iter().for_each(|thread| thread.join().unwrap());
+    }
+
+    /// The raft thread slept for ever when the apply thread had ended, after a fault of the store, and too much waited
+    /// to be applied.
+    #[test]
+    fn nobody_waits_for_room_in_the_queue_of_an_apply_thread_that_has_ended() {
+        let folder = tempfile::tempdir().unwrap();
+        let founding = Founding::of(vec![system::Member { id: 1, ..system::Member::default() }]);
+        let disk = Arc::new(SimDisk::new());
+        let owner = Owner { cluster: 7, id: 1, disk: 9, ..Owner::default() };
+        let opened = Opened::open(owner, folder.path(), disk, Settings::default(), Some(&founding)).unwrap();
+        let (shared, _replica, applier) = opened.into_parts();
+        let work = Arc::new(WorkQueue::default());
+        let apply = ApplyThread { shared, applier, work: Arc::clone(&work) };
+        let producer = std::thread::spawn(move || {
+            for index in 2..5 {
+                let content = Content::Batch(Bytes::from(vec![0; BYTES_MAX / 2 + 1]));
+                work.commit(Committed { index, term: 1, content });
+            }
+        });
+        drop(apply);
+        let end = Instant::now() + Duration::from_secs(60);
+        while !producer.is_finished() {
+            assert!(Instant::now() < end, "it waits for a thread that has ended");
+            std::thread::yield_now();
+        }
+        producer.join().unwrap();
     }
 
     /// The raft thread went on when the apply thread had ended before it replaced the store: the log began

@@ -106,6 +106,7 @@ mod tests {
     use super::*;
     use bytes::Bytes;
     use std::sync::Arc;
+    use std::time::{Duration, Instant};
     use tokio::sync::oneshot::error::TryRecvError;
 
     fn entry(index: u64, bytes: usize) -> Committed {
@@ -143,6 +144,11 @@ mod tests {
         let work = Arc::new(WorkQueue::default());
         let producer = committing(&work);
         work.end();
+        let end = Instant::now() + Duration::from_secs(60);
+        while !producer.is_finished() {
+            assert!(Instant::now() < end, "it waits for a thread that has ended");
+            std::thread::yield_now();
+        }
         producer.join().unwrap();
     }
 

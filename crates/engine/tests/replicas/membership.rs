@@ -141,30 +141,49 @@ async fn a_member_that_was_away_hears_a_leader_that_it_does_not_know() {
     let mut cluster = Cluster::start(3, &settings());
     let leader = cluster.leader().await;
     let away = (1..=3).find(|id| *id != leader.id()).unwrap();
-    let witness = (1..=3).find(|id| *id != leader.id() && *id != away).unwrap();
-    put(&leader, "before", "1").await;
+    let third = (1..=3).find(|id| *id != leader.id() && *id != away).unwrap();
+    // It is known to all, and does not vote.
+    let mut witness = join(&mut cluster, &leader, 5).await;
+    let away_engine = cluster.member(away).engine();
+    until(&away_engine, "it to know the witness", || away_engine.members().unwrap().len() == 4).await;
+    drop(away_engine);
     cluster.member(away).stop().await;
-    let (mut newcomer, listener) = Member::new(4, settings());
-    leader.change_members(MemberChange::Add(newcomer.record(true))).await.unwrap();
-    let own = newcomer.address.to_string();
-    let (_, answer) = ask_at(cluster.member(leader.id()).address.to_string(), own, 104).await;
-    newcomer.start(listener, None, answer.peers);
-    let in_sync = || progress_of(&leader, 4).is_some_and(|(matched, _)| matched >= leader.raft().committed);
-    until(&leader, "the learner to catch up", in_sync).await;
+    let mut newcomer = join(&mut cluster, &leader, 4).await;
     leader.change_members(MemberChange::Promote(4)).await.unwrap();
-    until(&newcomer.engine(), "the vote", || newcomer.engine().raft().voters.contains(&4)).await;
-    let witness = cluster.member(witness).engine();
-    until(&witness, "the witness to know", || witness.members().unwrap().len() == 4).await;
+    // As soon as the new voter is known to answer.
+    in_time("the removal", async {
+        while leader.change_members(MemberChange::Remove(third)).await.is_err() {}
+    })
+    .await;
+    in_time("being told", cluster.member(third).running().failed()).await;
+    cluster.member(third).stop().await;
+    let knows = witness.engine();
+    until(&knows, "the witness to know", || knows.members().unwrap().iter().any(|member| member.id == 4))
+        .await;
     in_time("the new leader", async { while leader.transfer_leader(4).await.is_err() {} }).await;
     cluster.member(leader.id()).stop().await;
-    // Two of four run, the newcomer and the witness: the third vote must come from the one that was away.
+    // Of three voters only the newcomer runs: the second vote must come from the one that was away, whose log is too
+    // old to win.
     cluster.member(away).restart().await;
     put(&newcomer.engine(), "after", "1").await;
     let back = cluster.member(away).engine();
     assert_eq!(read(&back, "after").await.unwrap(), "1");
-    drop((leader, back, witness));
+    drop((leader, back, knows));
     newcomer.stop().await;
+    witness.stop().await;
     cluster.stop().await;
+}
+
+/// A learner that has joined and caught up.
+async fn join(cluster: &mut Cluster, leader: &Engine, id: u64) -> Member {
+    let (mut newcomer, listener) = Member::new(id, settings());
+    leader.change_members(MemberChange::Add(newcomer.record(true))).await.unwrap();
+    let (asked, own) = (cluster.member(leader.id()).address.to_string(), newcomer.address.to_string());
+    let (_, answer) = ask_at(asked, own, 100 + id).await;
+    newcomer.start(listener, None, answer.peers);
+    let in_sync = || progress_of(leader, id).is_some_and(|(matched, _)| matched >= leader.raft().committed);
+    until(leader, "the learner to catch up", in_sync).await;
+    newcomer
 }
 
 /// Its raft thread panicked when entries that it had proposed after its removal were written.

@@ -71,10 +71,9 @@ async fn deleting_and_compacting_under_the_alarm_brings_every_replica_below_its_
     let store = StoreConfig { quota_bytes: QUOTA, memtable_bytes: 4 << 20, ..settings().store };
     let cluster = Cluster::start(3, &Settings { store, ..settings() });
     let leader = cluster.leader().await;
-    let mut keys = 0;
-    while !leader.no_space() {
-        put(&leader, &format!("k{keys}"), vec![7; 50_000]).await;
-        keys += 1;
+    // More than the quota, and too little for a memtable to be written out.
+    for key in 0..30 {
+        put(&leader, &format!("k{key}"), vec![7; 50_000]).await;
     }
     for engine in cluster.engines() {
         until(&engine, "the alarm", || engine.no_space()).await;
@@ -167,12 +166,14 @@ async fn a_disk_filled_by_others_can_be_emptied_by_deleting() {
 /// needed a snapshot.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_purge_leaves_what_is_to_be_kept() {
-    let settings = settings();
+    // Far more than the memtables hold: all else is on disk in the store.
+    let log = LogConfig { keep_bytes: 1 << 20, ..settings().log };
+    let settings = Settings { log, ..settings() };
     let (keep, segment) = (settings.log.keep_bytes, settings.log.segment_bytes);
     let cluster = Cluster::start(1, &settings);
     let engine = cluster.leader().await;
-    assert!(100 * 10_000 > 2 * keep, "what is written is more than is to be kept");
-    for number in 0..100 {
+    assert!(300 * 10_000 > 2 * keep, "what is written is more than is to be kept");
+    for number in 0..300 {
         put(&engine, &format!("k{}", number % 7), vec![1; 10_000]).await;
     }
     until(&engine, "a purge of the log", || engine.status().log_bytes <= keep).await;
