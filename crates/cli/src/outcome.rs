@@ -18,8 +18,8 @@ pub(crate) const HELP: &str = "\
 Exit codes:
   0  done
   1  failed: wrong usage, no answer, or a fault
-  2  refused: a condition does not hold, something does not exist or exists already, or a check found
-     damage; with --json the reason is printed as JSON
+  2  refused: a condition does not hold, something does not exist or exists
+     already, or a check found damage; --json prints the reason as JSON
 `quoin kv lock` exits with the code of the command it ran.";
 
 /// A refusal that a command itself found.

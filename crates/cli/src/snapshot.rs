@@ -24,8 +24,9 @@ pub(crate) enum Snapshot {
     },
     /// Make the data folder of a new cluster's founder from a snapshot file
     ///
-    /// Restore the same file on each founder, with the settings that it will be served with: --name,
-    /// --data-dir and --cluster. A new --cluster-token keeps members of the old cluster out of the new one.
+    /// Restore the same file on each founder before any of them is started, with the settings that it
+    /// will be served with: --name, --data-dir and --cluster. A new --cluster-token keeps members of the
+    /// old cluster out of the new one.
     Restore {
         /// Snapshot file
         file: PathBuf,

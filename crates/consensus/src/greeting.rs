@@ -244,7 +244,8 @@ pub(crate) fn dial_within(
         2 => format!("{address} is member {id:016x}, not {:016x}: check the peer addresses", greeting.to),
         3 => format!("{address} is this node itself: check the peer addresses"),
         4 => format!(
-            "member {:016x} was removed from cluster {cluster:016x}: delete its data folder before adding it anew",
+            "member {:016x} was removed from cluster {cluster:016x}: delete its data folder before adding it anew \
+             (quoin cluster add), and then start it with --join",
             greeting.from
         ),
         5 => format!(
@@ -255,7 +256,8 @@ pub(crate) fn dial_within(
         6 => format!(
             "member {:016x} of cluster {cluster:016x} is already bootstrapped on another disk than {:016x}, which \
             this data folder is on: what it voted and acknowledged there is not here. Put the old data \
-            folder back, or delete this one, remove the member and add it anew",
+            folder back, or delete this one, remove the member and add it anew (quoin cluster add), and then \
+            start it with --join",
             greeting.from, greeting.disk
         ),
         7 => format!(

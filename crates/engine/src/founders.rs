@@ -150,7 +150,7 @@ fn past(shared: &Shared) -> String {
     format!(
         "the cluster is already bootstrapped, and its founder {:016x} starts with an empty data folder: what \
         it voted and acknowledged is not here. Put the old data folder back, or delete this one, remove \
-        the member and add it anew",
+        the member and add it anew (quoin cluster add), and then start it with --join",
         shared.id
     )
 }

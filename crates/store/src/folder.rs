@@ -34,7 +34,7 @@ pub enum FolderError {
         source: io::Error,
     },
     /// `CURRENT` is missing or wrong, although there are stores.
-    #[error("{}: {what}; restore this replica from a backup, or remove it and add it anew", path.display())]
+    #[error("{}: {what}; delete the data folder, remove this member and add it anew", path.display())]
     Damaged {
         /// `CURRENT`.
         path: PathBuf,

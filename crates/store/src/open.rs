@@ -37,7 +37,7 @@ pub enum StoreOpenError {
     },
     /// The manifest, or the file that names it, is not what was written.
     #[error(
-        "store file {}: {what}; restore this replica from a backup, or remove it and add it anew",
+        "store file {}: {what}; delete the data folder, remove this member and add it anew",
         path.display()
     )]
     Damaged {
@@ -48,7 +48,7 @@ pub enum StoreOpenError {
     },
     /// The current manifest cannot be read.
     #[error(
-        "store file {} names {}: {source}; restore this replica from a backup, or remove it and add it anew",
+        "store file {} names {}: {source}; delete the data folder, remove this member and add it anew",
         path.display(), manifest.display()
     )]
     Manifest {
@@ -61,7 +61,7 @@ pub enum StoreOpenError {
         source: io::Error,
     },
     /// A table file is damaged.
-    #[error("{0}; restore this replica from a backup, or remove it and add it anew")]
+    #[error("{0}; delete the data folder, remove this member and add it anew")]
     Table(#[from] TableError),
     /// The engine failed although every table file can be opened.
     #[error("store folder {}: {source}", folder.display())]

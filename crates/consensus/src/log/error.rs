@@ -24,8 +24,8 @@ pub enum LogError {
     },
     /// Synced bytes are not what was written.
     #[error(
-        "{file} is damaged at byte {offset}: {problem}. The log cannot be trusted: restore this node from a \
-         backup, or remove its data folder and add it to the cluster anew"
+        "{file} is damaged at byte {offset}: {problem}. The log cannot be trusted: delete the data folder, \
+         remove this member and add it anew"
     )]
     Corrupt {
         /// The segment.

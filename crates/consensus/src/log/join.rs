@@ -21,8 +21,8 @@ pub enum JoinError {
     /// Entries between the end of the store and the beginning of the log are missing.
     #[error(
         "the log begins after entry {base} and the store has applied only up to {applied}: the store's \
-        folder is older than the log's. Restore both from one backup, or delete the data folder and add \
-        the member anew"
+        folder is older than the log's. Put back the folder that belongs to the log, or delete the data \
+        folder, remove this member and add it anew"
     )]
     Gap {
         /// The log begins after this index.
@@ -33,8 +33,7 @@ pub enum JoinError {
     /// The store is ahead of a log that cannot have asked for its snapshot.
     #[error(
         "the store has applied entry {applied} of term {term}, and the log ends at entry {last} in term \
-        {known}: the end of the log is lost. Restore both from one backup, or delete the data folder, \
-        remove this member and add it anew"
+        {known}: the end of the log is lost. Delete the data folder, remove this member and add it anew"
     )]
     Ahead {
         /// The newest entry that the store has applied.
@@ -49,7 +48,7 @@ pub enum JoinError {
     /// Log and store have different entries at one index, and neither can be right.
     #[error(
         "the store has applied entry {index} of term {applied}, and the log has {index} of term {logged} \
-        in its place: they are not of one replica. Restore both from one backup, or delete the data \
+        in its place: they are not of one replica. Put back what belongs together, or delete the data \
         folder, remove this member and add it anew"
     )]
     Conflict {

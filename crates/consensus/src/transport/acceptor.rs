@@ -155,7 +155,11 @@ impl Acceptor {
         let Judgment { verdict, rival, held: _held } = self.judge(&greeting);
         let answer = Answer { verdict: verdict as u64, who: self.who, rival };
         if verdict != Verdict::Welcome {
-            tracing::warn!(?greeting, ?verdict, "refused a peer connection");
+            let [member, cluster, disk] =
+                [greeting.from, greeting.cluster, greeting.disk].map(|id| format!("{id:016x}"));
+            tracing::warn!(
+                member, cluster, disk, address = %greeting.address, ?verdict, "refused a peer connection"
+            );
             return stream.write_all(&answer.encode());
         }
         stream.write_all(&answer.encode())?;

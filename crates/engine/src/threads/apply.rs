@@ -174,7 +174,8 @@ impl ApplyThread {
         }
         if members.contains_key(&self.shared.id) && !addresses.contains_key(&self.shared.id) {
             self.shared.cast_out(
-                "this member was removed from the cluster: delete its data folder before adding it anew",
+                "this member was removed from the cluster: delete its data folder before adding it anew \
+                (quoin cluster add), and then start it with --join",
             );
         }
         self.shared.set_peers(&addresses);
