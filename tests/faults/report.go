@@ -42,8 +42,11 @@ func printTable(results []result) {
 		var gaps, backs []float64
 		operations, lost, wrong := 0, int64(0), 0
 		for _, r := range runs {
+			if len(r.Wrong) > 0 {
+				wrong++
+			}
 			gaps, backs = append(gaps, r.GapMs), append(backs, r.BackMs)
-			operations, lost, wrong = operations+r.Operations, lost+r.Lost, wrong+len(r.Wrong)
+			operations, lost = operations+r.Operations, lost+r.Lost
 		}
 		fmt.Printf("| %s | %d | %d | %.0f ms | %.0f ms | %.0f ms | %.0f ms | %d | %d |\n", f.name, len(runs), operations,
 			median(gaps), slices.Max(gaps), median(backs), slices.Max(backs), lost, wrong)
@@ -55,7 +58,7 @@ func printTable(results []result) {
 
 func median(values []float64) float64 {
 	slices.Sort(values)
-	return values[len(values)/2]
+	return (values[(len(values)-1)/2] + values[len(values)/2]) / 2
 }
 
 // readResults reads what --json printed.

@@ -199,6 +199,7 @@ func (h *harness) run(f *fault) result {
 	served, err := r.waitServed(ended, f.back())
 	if err != nil {
 		fail(err)
+		served = now()
 	}
 	out.BackMs = float64(served-ended) / 1e6
 	out.SentMb = float64(h.cluster.network.sentBetween()-sent) / 1e6
