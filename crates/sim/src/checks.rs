@@ -109,7 +109,9 @@ impl World {
         let mut states = Vec::new();
         for node in &self.nodes {
             if let Some(process) = &node.process {
-                states.push(state(&process.stepped.engine().latest())?);
+                let view = process.stepped.engine().latest();
+                self.check_ledger(&view)?;
+                states.push(state(&view)?);
             }
         }
         ensure!(states.windows(2).all(|pair| pair[0] == pair[1]), "the replicas end with different states");

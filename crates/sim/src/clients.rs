@@ -29,6 +29,8 @@ pub(crate) enum Known {
     Write { at: At, key: Bytes, action: Action, called: u64 },
     /// A linearizable read: a client knew of this revision before.
     Read { at: At, key: Bytes, called: u64, floor: u64 },
+    /// Transfers of the ledger.
+    Transfers { at: At, group: usize },
     /// A write of which nobody remembers anything.
     Other { at: At },
     /// A node asks a member who it is.
@@ -43,6 +45,7 @@ impl Known {
     fn at(&self) -> At {
         match self {
             Self::Write { at, .. } | Self::Read { at, .. } | Self::Other { at } => *at,
+            Self::Transfers { at, .. } => *at,
             Self::Members { at } | Self::Watch { at, .. } | Self::Join { asked: at, .. } => *at,
         }
     }
@@ -145,7 +148,8 @@ impl World {
         match self.rng.random_range(0..100) {
             0..30 => self.read(place),
             30..40 => self.read_locally(place)?,
-            40..82 => self.change(place),
+            40..70 => self.change(place),
+            70..84 => self.transfer(place),
             _ => self.change_passing(place),
         }
         self.follow_up(place)
@@ -155,7 +159,7 @@ impl World {
         format!("key {}", self.rng.random_range(0..KEYS)).into()
     }
 
-    fn propose(&mut self, place: usize, known: Known, command: Command) {
+    pub(crate) fn propose(&mut self, place: usize, known: Known, command: Command) {
         let engine = self.process(place).stepped.engine();
         let task = self.tasks.add(known, async move { Outcome::Write(engine.propose(command).await) });
         self.schedule.after(PATIENCE, Event::GiveUp(task));
@@ -207,7 +211,10 @@ impl World {
     /// A read of this replica's state, if it is not older than a bound: it must not be.
     fn read_locally(&mut self, place: usize) -> Result<()> {
         let bound_ms = self.rng.random_range(50..2_000);
-        let consistency = Consistency::Local { max_lag_entries: None, max_lag_ms: Some(bound_ms) };
+        // The only replica there is has everything, however it is asked.
+        let alone = self.nodes.len() == 1;
+        let bounded = Consistency::Local { max_lag_entries: None, max_lag_ms: Some(bound_ms) };
+        let consistency = if alone { Consistency::ANY } else { bounded };
         let engine = self.process(place).stepped.engine();
         let mut reading = std::pin::pin!(engine.read(consistency));
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
@@ -217,7 +224,8 @@ impl World {
         let Ok(view) = outcome else { return Ok(()) };
         self.counts.local_reads += 1;
         // Clocks are in milliseconds.
-        let floor = self.clients.told_before(self.schedule.now(), (bound_ms + 2) * MS);
+        let bounded = self.clients.told_before(self.schedule.now(), (bound_ms + 2) * MS);
+        let floor = if alone { self.clients.newest_told } else { bounded };
         let seen = view.progress().revision.0;
         ensure!(
             seen >= floor,
@@ -245,6 +253,10 @@ impl World {
                 if let Ok(view) = *view {
                     self.seen(&view, key, called, floor, self.nodes[at.place].id())?;
                 }
+            }
+            (Known::Transfers { group, .. }, Outcome::Write(Ok(Reply::Ledger(reply)))) => {
+                self.clients.hear(now, reply.revision.0);
+                self.transferred(group, &reply)?;
             }
             (Known::Other { .. }, Outcome::Write(Ok(Reply::Kv(reply)))) => {
                 self.clients.hear(now, reply.revision.0);
@@ -349,16 +361,17 @@ impl World {
                 Known::Watch { number, .. } => {
                     self.schedule.after(100 * MS, Event::MoveWatcher { number, again: false })
                 }
-                Known::Read { .. } | Known::Other { .. } => {}
+                Known::Read { .. } | Known::Other { .. } | Known::Transfers { .. } => {}
             }
         }
     }
 
     /// Whether clients wait for answers.
     pub(crate) fn clients_wait(&self) -> bool {
-        self.tasks
-            .under_way()
-            .any(|known| matches!(known, Known::Write { .. } | Known::Read { .. } | Known::Other { .. }))
+        let waits = |known: &Known| {
+            !matches!(known, Known::Watch { .. } | Known::Join { .. } | Known::Members { .. })
+        };
+        self.tasks.under_way().any(waits)
     }
 }
 

@@ -7,7 +7,7 @@
 //!
 //! Reading order: `world.rs` (what can happen), `run.rs` (a run from storm to calm), `node.rs` and `life.rs` (a machine,
 //! its process), `threads.rs` (when steps are taken), `network.rs` and `streams.rs`, `faults.rs` and `inject.rs`,
-//! `operator.rs` (members are replaced), `clients.rs` and `watches.rs` (the work), `record.rs`, `linear.rs` and
+//! `operator.rs` (members are replaced), `clients.rs`, `ledger.rs` and `watches.rs` (the work), `record.rs`, `linear.rs` and
 //! `checks.rs` (what must be true), `schedule.rs` and `tasks.rs`.
 //!
 //! ```
@@ -20,6 +20,7 @@ mod checks;
 mod clients;
 mod faults;
 mod inject;
+mod ledger;
 mod life;
 mod linear;
 mod network;

@@ -4,6 +4,7 @@ use crate::schedule::{MS, S};
 use crate::world::World;
 use anyhow::{Result, ensure};
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// How long the cluster may take to recover once the faults have ended: the longest wait between two snapshots to
 /// one replica is half a minute, as long as a stream waits for a silent end.
@@ -31,6 +32,8 @@ pub struct Counts {
     pub reads: u64,
     /// Answered reads of one replica's state within a bound.
     pub local_reads: u64,
+    /// Answered transfers of the ledger, those that were asked again included.
+    pub transfers: u64,
     /// Events that watchers were told of.
     pub watched: u64,
     /// Processes started.
@@ -90,13 +93,20 @@ impl std::error::Error for Failure {}
 pub fn run(settings: Settings) -> Result<Report, Failure> {
     let world = World::new(settings);
     let mut world = world.map_err(|error| Failure { error, at_ms: 0, faults: String::new() })?;
-    match world.run(settings.duration_ms * MS) {
+    let outcome = catch_unwind(AssertUnwindSafe(|| world.run(settings.duration_ms * MS)));
+    match outcome.unwrap_or_else(|panic| Err(panicked(&*panic))) {
         Ok(()) => Ok(world.report()),
         Err(error) => {
             let at_ms = world.schedule.now() / MS;
             Err(Failure { error, at_ms, faults: world.faults.to_string() })
         }
     }
+}
+
+fn panicked(panic: &dyn std::any::Any) -> anyhow::Error {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+    anyhow::anyhow!("a replica panics: {}", text.unwrap_or("no text"))
 }
 
 /// The shortest storm that makes the same seed fail, in milliseconds, as far as halving finds it.

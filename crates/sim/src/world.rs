@@ -2,6 +2,7 @@
 
 use crate::clients::{Clients, Known, Outcome};
 use crate::faults::{Fault, Faults};
+use crate::ledger::Ledger;
 use crate::network::Network;
 use crate::node::Node;
 use crate::operator::Operator;
@@ -82,6 +83,7 @@ pub(crate) struct World {
     pub(crate) founding: Founding,
     pub(crate) network: Network,
     pub(crate) clients: Clients,
+    pub(crate) ledger: Ledger,
     pub(crate) streams: Streams,
     pub(crate) watches: Watches,
     pub(crate) operator: Operator,
@@ -117,6 +119,7 @@ impl World {
             founding: Founding::of(Vec::new()),
             network: Network::default(),
             clients: Clients::draw(&mut rng),
+            ledger: Ledger::default(),
             streams: Streams::default(),
             watches: Watches::default(),
             operator: Operator::default(),

@@ -1,0 +1,141 @@
+//! Work on the ledger: transfers, some linked, some pending, asked again with the same ids through other replicas,
+//! whether they were answered or not. Each must get one answer, for ever.
+
+use crate::clients::Known;
+use crate::world::World;
+use anyhow::{Result, ensure};
+use quoin_core::ledger::{
+    Code, Kind, NewAccount, Operation, Reply, Response, Rule, Transfer, TransferReply, Transfers, account,
+    transfer,
+};
+use quoin_core::{Command, Revision};
+use quoin_engine::ReadView;
+use rand::Rng;
+use std::collections::{BTreeMap, BTreeSet};
+
+const ACCOUNTS: u128 = 5;
+/// How long a pending transfer may wait, in milliseconds.
+const TIMEOUT_MS_MAX: u64 = 4_000;
+
+/// What clients have asked of the ledger.
+#[derive(Default)]
+pub(crate) struct Ledger {
+    next_id: u128,
+    /// Transfers of one command: all but the last are linked to the next.
+    groups: Vec<Vec<(u128, Kind)>>,
+    answers: BTreeMap<u128, Answer>,
+    /// Those whose first answer has come. It may come after that to another attempt.
+    done: BTreeSet<u128>,
+}
+
+/// The first answer to a transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Answer {
+    code: Code,
+    revision: Revision,
+    position: u32,
+}
+
+impl Ledger {
+    fn command(&self, group: usize) -> Command {
+        let (mut command, transfers) = (Transfers::new(false), &self.groups[group]);
+        for (place, (id, kind)) in transfers.iter().enumerate() {
+            let linked = place + 1 < transfers.len();
+            command.push(&Transfer { linked, ..Transfer::new(*id, *kind) });
+        }
+        command.into_command()
+    }
+
+    fn draw(&mut self, rng: &mut impl Rng) -> usize {
+        let count = if rng.random_bool(0.3) { rng.random_range(2..4) } else { 1 };
+        let group = (0..count).map(|_| self.draw_one(rng)).collect();
+        self.groups.push(group);
+        self.groups.len() - 1
+    }
+
+    fn draw_one(&mut self, rng: &mut impl Rng) -> (u128, Kind) {
+        self.next_id += 1;
+        let (debit, amount) = (rng.random_range(1..=ACCOUNTS), rng.random_range(1..50));
+        let credit = 1 + (debit + rng.random_range(0..ACCOUNTS - 1)) % ACCOUNTS;
+        let pending = self.next_id - rng.random_range(0..self.next_id.min(8));
+        let kind = match rng.random_range(0..10) {
+            0 | 1 => Kind::Pending { debit, credit, amount, timeout_ms: rng.random_range(0..TIMEOUT_MS_MAX) },
+            2 => Kind::Post { pending, amount: None },
+            3 => Kind::Void { pending },
+            _ => Kind::Single { debit, credit, amount },
+        };
+        (self.next_id, kind)
+    }
+
+    fn note(&mut self, id: u128, reply: &TransferReply) -> Result<()> {
+        ensure!(reply.duplicate || self.done.insert(id), "transfer {id} was done again");
+        let answer = Answer { code: reply.code, revision: reply.revision, position: reply.position };
+        let first = *self.answers.entry(id).or_insert(answer);
+        ensure!(
+            first == answer,
+            "transfer {id} was answered {first:?} first, and {answer:?} when asked again"
+        );
+        Ok(())
+    }
+}
+
+impl World {
+    /// A client asks for transfers: new ones, or the same once more.
+    pub(crate) fn transfer(&mut self, place: usize) {
+        if self.ledger.groups.is_empty() || self.rng.random_bool(0.05) {
+            self.create_accounts(place);
+        }
+        let known = self.ledger.groups.len();
+        let group = if known > 0 && self.rng.random_bool(0.4) {
+            // Mostly late ones: those before were asked for often enough.
+            known - 1 - self.rng.random_range(0..known.min(10))
+        } else {
+            self.ledger.draw(&mut self.rng)
+        };
+        let (at, command) = (self.process_at(place), self.ledger.command(group));
+        self.propose(place, Known::Transfers { at, group }, command);
+    }
+
+    fn create_accounts(&mut self, place: usize) {
+        let rules = [Rule::Unlimited, Rule::NoOverdraft, Rule::Limit];
+        let account = |id: u128| {
+            let rule = rules[id as usize % rules.len()] as i32;
+            NewAccount { currency: "EUR".into(), rule, ..NewAccount::default() }.with_id(id).with_limit(100)
+        };
+        let command = Operation::create_accounts((1..=ACCOUNTS).map(account).collect()).into_command();
+        let at = self.process_at(place);
+        self.propose(place, Known::Other { at }, command);
+    }
+
+    /// Transfers were answered.
+    pub(crate) fn transferred(&mut self, group: usize, reply: &Reply) -> Result<()> {
+        let Response::Transfers(replies) = &reply.response else {
+            anyhow::bail!("transfers were answered {:?}", reply.response);
+        };
+        let ids: Vec<u128> = self.ledger.groups[group].iter().map(|(id, _)| *id).collect();
+        ensure!(ids.len() == replies.len(), "{} transfers got {} answers", ids.len(), replies.len());
+        self.counts.transfers += ids.len() as u64;
+        ids.into_iter().zip(replies).try_for_each(|(id, reply)| self.ledger.note(id, reply))
+    }
+
+    /// The books balance, and what was answered is recorded as it was answered.
+    pub(crate) fn check_ledger(&self, view: &ReadView) -> Result<()> {
+        let (mut debits, mut credits) = (0, 0);
+        for id in 1..=ACCOUNTS {
+            let Some(account) = account(view.view(), id)? else { continue };
+            debits += account.balances.debits_posted;
+            credits += account.balances.credits_posted;
+        }
+        ensure!(debits == credits, "the books do not balance: {debits} debits, {credits} credits");
+        for (id, answer) in &self.ledger.answers {
+            let found = transfer(view.view(), *id)?;
+            let entry = found.as_ref().map(|found| (found.entry.revision, found.entry.position));
+            let expected = (answer.revision, answer.position);
+            ensure!(
+                entry == Some(expected),
+                "transfer {id} was answered {answer:?}, and {entry:?} is recorded"
+            );
+        }
+        Ok(())
+    }
+}
