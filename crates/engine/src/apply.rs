@@ -3,6 +3,7 @@
 //! What this deliberately does not do: publish or answer. The driver does both, in this order, so that
 //! whoever has an answer can read what it answers for.
 
+use quoin_consensus::mutants;
 use quoin_consensus::replica::{
     Barrier, Committed, Content, Expectation, GIVE_UP_TICKS, Lost, ReadWaiter, Waiter,
 };
@@ -90,6 +91,10 @@ impl Applier {
     pub fn apply(&mut self, store: &dyn Store, entry: Committed) -> Result<Applied, StoreError> {
         let (index, term) = (Index(entry.index), Term(entry.term));
         let (outcome, configured) = match entry.content {
+            Content::Batch(payload) if mutants::is("applied-twice") => {
+                self.machines.apply(store, index, term, payload.clone())?;
+                (self.machines.apply(store, index, term, payload)?, false)
+            }
             Content::Batch(payload) => (self.machines.apply(store, index, term, payload)?, false),
             Content::Configuration { configuration, command } => {
                 (self.machines.apply_configuration(store, index, term, configuration, command)?, true)

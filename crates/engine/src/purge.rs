@@ -7,6 +7,7 @@
 use super::shared::Shared;
 use quoin_consensus::GROUP;
 use quoin_consensus::log::LogError;
+use quoin_consensus::mutants;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -65,7 +66,9 @@ pub(crate) fn purge(shared: &Shared) -> Result<(), LogError> {
     let (log, settings) = (&shared.log, &shared.settings.log);
     // A campaign reads all entries that the consensus does not know to be applied, and panics where they are gone.
     let applied = shared.raft.borrow().applied;
-    let persisted = shared.published.load().store.persisted_index().0.min(applied);
+    let store = &shared.published.load().store;
+    let persisted =
+        if mutants::is("purged-unpersisted") { applied } else { store.persisted_index().0.min(applied) };
     let beyond = |bytes| log.beyond(GROUP, bytes, settings.keep_entries).min(persisted);
     let wanted = beyond(settings.keep_bytes);
     let allowed = shared.holds.lock().allow(wanted, &shared.raft.borrow().followers, shared.now());

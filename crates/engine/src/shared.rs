@@ -15,6 +15,7 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use quoin_consensus::log::Log;
 use quoin_consensus::message::PeerMessage;
+use quoin_consensus::mutants;
 use quoin_consensus::transport::Transport;
 use quoin_core::{Memory, Progress};
 use quoin_store::{LsmStore, StoreFolder, StoreOptions};
@@ -270,6 +271,9 @@ impl Shared {
 
     /// Milliseconds since this replica was last known to be up to date. `None`: never since its start.
     pub(crate) fn lag_ms(&self) -> Option<u64> {
+        if mutants::is("lag-unknown-is-none") {
+            return Some(0);
+        }
         let fresh_at_ms = self.fresh_at_ms.load(Ordering::Relaxed);
         (fresh_at_ms > 0).then(|| self.now_ms().saturating_sub(fresh_at_ms))
     }

@@ -11,6 +11,7 @@ use super::options::Options;
 use super::record::{Base, Entry, HardState, Record};
 use super::recovery::{recover, segment_name};
 use crate::group::GroupId;
+use crate::mutants;
 use bytes::{Buf, BytesMut};
 use parking_lot::{Mutex, RwLock};
 use std::io;
@@ -114,6 +115,13 @@ impl Log {
         // Invariant: Blocks. The writer's lock is held until the sync returns.
         let written =
             writer.file.write_at(writer.offset, &mut block.parts()).map_err(|error| ("writing", error));
+        if mutants::is("append-unsynced") {
+            return written.map_err(|(_, source)| LogError::Io {
+                operation: "writing",
+                file: String::new(),
+                source,
+            });
+        }
         written.and_then(|()| writer.file.sync().map_err(|error| ("syncing", error))).map_err(
             |(operation, source)| {
                 writer.failed = true;

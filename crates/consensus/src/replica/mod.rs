@@ -36,6 +36,7 @@ use crate::configuration::Configuration;
 use crate::group::GroupId;
 use crate::log::{Log, LogError};
 use crate::message::{ForwardOutcome, PeerMessage, RaftMessage};
+use crate::mutants;
 use crate::storage::Storage;
 use admission::Refusal;
 use appends::{Appends, Writes};
@@ -126,6 +127,7 @@ impl Replica {
             read_only_option: raft::ReadOnlyOption::Safe,
             ..raft::Config::default()
         };
+        let numbered_from = if mutants::is("numbered-from-zero") { 0 } else { options.seed };
         let mut time = Time::default();
         if let Some(stamp) = newest_stamp(&log, group)? {
             time.know(stamp);
@@ -142,8 +144,8 @@ impl Replica {
             at_start,
             heard: BTreeMap::new(),
             proposals: Proposals::default(),
-            forwards: Forwards::numbered_from(options.seed),
-            reads: Reads::numbered_from(options.seed, id),
+            forwards: Forwards::numbered_from(numbered_from),
+            reads: Reads::numbered_from(numbered_from, id),
             appends: Appends::default(),
             refused: 0,
             time,
@@ -405,6 +407,10 @@ impl Replica {
 
     /// Queues a linearizable read.
     pub fn read(&mut self, waiter: ReadWaiter) {
+        if mutants::is("read-unconfirmed") {
+            let index = self.committed();
+            return self.effects.barriers.push(Barrier { index, waiters: vec![waiter] });
+        }
         self.reads.push(waiter, self.ticks);
     }
 

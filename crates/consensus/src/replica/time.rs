@@ -16,6 +16,7 @@
 //!
 //! All numbers are milliseconds; an offset is what must be added to the monotonic clock.
 
+use crate::mutants;
 use quoin_core::Stamp;
 use raft::eraftpb::{Message, MessageType};
 use std::collections::BTreeMap;
@@ -50,6 +51,10 @@ impl Time {
 
     /// The time; never before a stamp of the log.
     pub(super) fn now(&self) -> Stamp {
+        if mutants::is("stamp-by-wall") {
+            let wall = self.at(self.wall_offset.unwrap_or(self.offset));
+            return Stamp(u64::try_from(wall).unwrap_or(0)).max(self.newest);
+        }
         Stamp(u64::try_from(self.at(self.offset)).unwrap_or(0)).max(self.newest)
     }
 

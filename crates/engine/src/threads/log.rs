@@ -5,6 +5,7 @@ use crate::input::Input;
 use crate::queue::Queue;
 use crate::shared::Shared;
 use quoin_consensus::log::{LogError, Record};
+use quoin_consensus::mutants;
 use quoin_consensus::replica::Append;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -67,6 +68,14 @@ impl LogThread {
     pub(super) fn step(&mut self, appends: &mut Vec<Append>) -> Written {
         for append in &mut *appends {
             self.records.append(&mut append.records);
+        }
+        if mutants::is("written-before-sync")
+            && let Some(last) = appends.last().map(|append| append.number)
+        {
+            for (to, message) in appends.drain(..).flat_map(|append| append.messages) {
+                send(&self.shared, to, message);
+            }
+            self.shared.inbox.push(Input::Written(last));
         }
         let written = self.write();
         if written != Written::Done {
