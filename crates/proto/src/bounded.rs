@@ -142,13 +142,15 @@ mod tests {
         into.insert(name, message.clone());
     }
 
-    /// Calls `each` with every repeated field in a message: the fields that lead to it, outermost first, its
-    /// message, and itself.
+    /// Is given a repeated field: the fields that lead to it, outermost first, its message, and itself.
+    type Each<'a> = dyn FnMut(&[(&str, i32)], &str, &FieldDescriptorProto) + 'a;
+
+    /// Calls `each` with every repeated field in a message.
     fn each_repeated<'a>(
         messages: &'a Messages,
         of: &'a str,
         path: &mut Vec<(&'a str, i32)>,
-        each: &mut dyn FnMut(&[(&str, i32)], &str, &FieldDescriptorProto),
+        each: &mut Each<'_>,
     ) {
         if path.iter().any(|(known, _)| *known == of) {
             return;
