@@ -1,7 +1,7 @@
 //! The faces on this store answer as in memory, wherever the versions of a key lie.
 
 use super::{LsmStore, open, small};
-use crate::StoreFolder;
+use crate::{StoreFolder, StoreOptions};
 use quoin_core::store::contract::Random;
 use quoin_core::{Batch, Index, Machines, Reply, Stamp, Store, Term, kv};
 use tempfile::TempDir;
@@ -72,7 +72,9 @@ fn a_key_that_is_too_long_in_the_log_is_refused_whenever_it_is_replayed() {
     let log: Vec<_> = sizes.map(|bytes| Batch::encode(Stamp(1), &[put(bytes)])).into();
     // The first start loses what it has applied, which the second replays; the third has some of it.
     for (begun_at, flushed_at) in [(0, usize::MAX), (0, 2), (2, 4)] {
-        let store = open(&folder);
+        // Nothing is written out before its time.
+        let options = StoreOptions { memtable_bytes: 64 << 20, ..small() };
+        let store = LsmStore::open(folder.path(), 7, options).unwrap();
         let mut machines = Machines::open(&store).unwrap();
         assert_eq!(machines.progress().index, Index(begun_at));
         for (place, payload) in log.iter().enumerate().skip(begun_at as usize) {
