@@ -13,6 +13,7 @@
 
 use crate::error::Known;
 use crate::grpc;
+use crate::stall::{self, Stall};
 use axum::body::HttpBody;
 use axum::http::{Request, Response};
 use bytes::Bytes;
@@ -133,7 +134,7 @@ where
         let streams = grpc::streams(request.uri().path());
         let request = request.map(|body| {
             let (share, message_bytes_max) = (Arc::clone(&share), *message_bytes_max);
-            Body::new(Charged { body, share, streams, message_bytes_max, head: [0; 5], read: 0, missing: 0 })
+            Body::new(Charged::new(body, share, streams, message_bytes_max))
         });
         Answering { answer: self.inner.call(request), share }
     }
@@ -168,9 +169,23 @@ struct Charged {
     read: usize,
     /// Bytes of the message that have not come yet.
     missing: usize,
+    stall: Stall,
 }
 
 impl Charged {
+    fn new(body: Body, share: Arc<Share>, streams: bool, message_bytes_max: usize) -> Self {
+        Self {
+            body,
+            share,
+            streams,
+            message_bytes_max,
+            head: [0; 5],
+            read: 0,
+            missing: 0,
+            stall: Stall::default(),
+        }
+    }
+
     /// Follows the messages in `bytes`; charges each when its length is known.
     fn follow(&mut self, mut bytes: &[u8]) -> Result<(), Status> {
         while !bytes.is_empty() {
@@ -212,8 +227,13 @@ impl HttpBody for Charged {
             if self.streams && self.missing == 0 && self.read == 0 {
                 self.share.hold(0);
             }
+            if self.share.held.load(Ordering::Relaxed) > 0 && self.stall.is_over(context) {
+                self.share.hold(0);
+                return Poll::Ready(Some(Err(Status::deadline_exceeded(stall::reason()))));
+            }
             return Poll::Pending;
         };
+        self.stall.moved();
         if let Some(Ok(frame)) = &frame
             && let Some(bytes) = frame.data_ref()
         {
@@ -244,16 +264,7 @@ mod tests {
     }
 
     fn body(budget: &Budget) -> Charged {
-        let share = Arc::new(budget.share());
-        Charged {
-            body: Body::empty(),
-            share,
-            streams: true,
-            message_bytes_max: 1000,
-            head: [0; 5],
-            read: 0,
-            missing: 0,
-        }
+        Charged::new(Body::empty(), Arc::new(budget.share()), true, 1000)
     }
 
     fn message(length: usize) -> Vec<u8> {
@@ -275,6 +286,32 @@ mod tests {
         assert_eq!(held(&budget), 30);
         stream.follow(&message(2000)[..5]).unwrap();
         assert_eq!(held(&budget), 0, "the decoder refuses it");
+    }
+
+    /// A few hundred clients that announced a request and sent nothing of it had all others refused, for as long as
+    /// they liked.
+    #[tokio::test]
+    async fn a_request_whose_rest_does_not_come_gives_back_its_share() {
+        use std::future::poll_fn;
+        let budget = budget(100);
+        // Announced and not sent; sent, and not ended; sent, and the next one begun.
+        for (streams, sent) in [
+            (false, message(90)[..5].to_vec()),
+            (false, message(90)),
+            (true, message(90)[..50].to_vec()),
+            (true, [&message(90)[..], &[0]].concat()),
+        ] {
+            let (pieces, receiver) = tokio::sync::mpsc::channel::<Result<Bytes, Status>>(1);
+            let body = axum::body::Body::from_stream(tokio_stream::wrappers::ReceiverStream::new(receiver));
+            let mut charged = Charged::new(Body::new(body), Arc::new(budget.share()), streams, 1000);
+            pieces.send(Ok(sent.into())).await.unwrap();
+            let mut next =
+                async || poll_fn(|context| Pin::new(&mut charged).poll_frame(context)).await.unwrap();
+            assert!(next().await.is_ok());
+            assert_eq!(held(&budget), 90);
+            assert_eq!(next().await.unwrap_err().code(), tonic::Code::DeadlineExceeded);
+            assert_eq!(held(&budget), 0);
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@ use quoin_core::kv::Refusal;
 use quoin_core::{Command, Reply, Revision, Sequence, StoreError, history, kv, system};
 use quoin_engine::{Consistency, Engine, Limits, ReadView};
 use quoin_store::Pin;
+use tokio::runtime::{Handle, RuntimeFlavor};
 
 /// Applies a kv operation.
 ///
@@ -224,6 +225,16 @@ pub(crate) async fn off_the_hot_path<T: Send + 'static>(
     read: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Error> {
     tokio::task::spawn_blocking(read).await.map_err(Error::fault)
+}
+
+/// Runs a `long` read on this thread, while the runtime's other tasks go on on another.
+pub(crate) fn in_place<T>(long: bool, read: impl FnOnce() -> T) -> T {
+    // The runtimes of some tests have one thread, which cannot be replaced.
+    if long && Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread {
+        tokio::task::block_in_place(read)
+    } else {
+        read()
+    }
 }
 
 /// As [`off_the_hot_path`], for a read that can meet a fault of the store.

@@ -9,7 +9,7 @@
 //!
 //! Shared by them: `commands.rs` (the way through the engine), `consistency.rs` (how fresh a read is),
 //! `page.rs` (page sizes), `ledger/` (what its two wires share), `error/` (one type, rendered once per wire).
-//! `budget.rs` bounds the bytes of all requests together. `preface.rs` turns away connections that do not speak their port's protocol. `http/mod.rs` also has the
+//! `budget.rs` bounds the bytes of all requests together, `stall.rs` gives up those whose rest does not come. `preface.rs` turns away connections that do not speak their port's protocol. `http/mod.rs` also has the
 //! pages for operators.
 //!
 //! An adapter decodes, validates, and turns requests into [`quoin_core`]'s commands and queries; nothing
@@ -33,6 +33,7 @@ mod life;
 mod page;
 mod preface;
 mod resp;
+mod stall;
 #[cfg(test)]
 mod testing;
 

@@ -1,10 +1,25 @@
 //! Streams of answers, each produced by a task or a thread of its own.
+//!
+//! **Invariant: Bounded.** The threads that may block are few, and reads of ranges need them too. Streams that wait
+//! for their clients there hold at most [`BLOCKED_MAX`] of them, the others wait; and a client that takes
+//! nothing for [`PATIENCE`] is given up.
 
+use crate::commands::off_the_hot_path;
 use crate::error::{Error, Known};
 use crate::life::Life;
-use tokio::sync::mpsc;
+use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::{Semaphore, mpsc};
+use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
+
+/// Maximum threads of streams that wait for their clients, of all that may block in the process (tokio has 512).
+const BLOCKED_MAX: usize = 64;
+static BLOCKED: Semaphore = Semaphore::const_new(BLOCKED_MAX);
+/// How long a client may take nothing while a thread waits for it.
+const PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 10 } else { 60 });
 
 /// Where the answers of a stream go.
 pub(crate) type Answers<T> = mpsc::Sender<Result<T, Status>>;
@@ -41,30 +56,50 @@ where
 
 /// As [`spawn`], for work that blocks: on a thread of its own, until it ends or cannot send.
 pub(crate) fn spawn_blocking<T: Send + 'static>(
+    life: &Life,
     waiting_max: usize,
     work: impl FnOnce(&Answers<T>) -> Result<(), Error> + Send + 'static,
 ) -> AnswerStream<T> {
-    let (answers, receiver) = mpsc::channel(waiting_max);
-    tokio::task::spawn_blocking(move || {
-        if let Err(error) = work(&answers) {
-            // This fails if the client has left.
-            let _ = answers.blocking_send(Err(error.into()));
-        }
-    });
-    ReceiverStream::new(receiver)
+    spawn(life, waiting_max, |answers| blocking(move || work(&answers)))
+}
+
+/// Runs work that waits for a client, by [`send_blocking`], on a thread that may block.
+///
+/// # Errors
+/// The work's, or it panicked.
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Error> + Send + 'static,
+) -> Result<T, Error> {
+    let place = BLOCKED.acquire().await.expect("nobody closes the semaphore");
+    off_the_hot_path(move || {
+        let _place = place;
+        work()
+    })
+    .await?
 }
 
 /// Sends an answer from a thread that may block.
 ///
 /// # Errors
-/// The client has left.
+/// The client has left, or does not take its answers.
 pub(crate) fn send_blocking<T>(answers: &Answers<T>, answer: T) -> Result<(), Error> {
-    answers.blocking_send(Ok(answer)).map_err(|_| Error::disconnected())
+    let answer = match answers.try_send(Ok(answer)) {
+        Ok(()) => return Ok(()),
+        Err(TrySendError::Closed(_)) => return Err(Error::disconnected()),
+        Err(TrySendError::Full(answer)) => answer,
+    };
+    match Handle::current().block_on(timeout(PATIENCE, answers.send(answer))) {
+        Ok(sent) => sent.map_err(|_| Error::disconnected()),
+        Err(_) => {
+            Err(Error::unavailable(format_args!("the client took no answer for {} s", PATIENCE.as_secs())))
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
     use tokio::sync::watch;
     use tokio_stream::StreamExt;
     use tonic::Code;
@@ -88,6 +123,50 @@ mod tests {
         running.send_replace(true);
         assert_eq!(stream.next().await.unwrap().unwrap_err().message(), "etcdserver: server stopped");
         assert!(stream.next().await.is_none());
+    }
+
+    /// Work that sends without end.
+    fn endless(answers: &Answers<u8>) -> Result<(), Error> {
+        loop {
+            send_blocking(answers, 1)?;
+        }
+    }
+
+    /// Some hundred clients that did not take their snapshots held all threads that may block, and no range was
+    /// read any more.
+    #[tokio::test]
+    async fn clients_that_take_nothing_leave_threads_for_reads() {
+        let (_running, life) = watch::channel(false);
+        static GIVEN_UP: AtomicUsize = AtomicUsize::new(0);
+        let work = |answers: &Answers<u8>| {
+            let outcome = endless(answers);
+            GIVEN_UP.fetch_add(1, Relaxed);
+            outcome
+        };
+        let streams: Vec<_> = (0..600).map(|_| spawn_blocking(&Life(life.clone()), 1, work)).collect();
+        tokio::task::yield_now().await;
+        off_the_hot_path(|| ()).await.unwrap();
+        assert_eq!(GIVEN_UP.load(Relaxed), 0, "the read waited for a client to be given up");
+        drop(streams);
+    }
+
+    #[tokio::test]
+    async fn a_client_that_takes_nothing_is_given_up() {
+        let (_running, life) = watch::channel(false);
+        let (ended, has_ended) = tokio::sync::oneshot::channel();
+        let mut stream = spawn_blocking(&Life(life), 1, move |answers| {
+            let outcome = endless(answers);
+            let _ = ended.send(());
+            outcome
+        });
+        has_ended.await.unwrap();
+        assert_eq!(stream.next().await.unwrap().unwrap(), 1);
+        let status = stream.next().await.unwrap().unwrap_err();
+        assert_eq!(
+            (status.code(), status.message().contains("10 s")),
+            (Code::Unavailable, true),
+            "{status:?}"
+        );
     }
 
     #[tokio::test]

@@ -2,7 +2,8 @@
 
 use super::ledger::too_many_requests;
 use crate::budget::Budget;
-use axum::body::HttpBody;
+use crate::stall::Patient;
+use axum::body::{Body, HttpBody};
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
@@ -22,5 +23,6 @@ pub(super) async fn charge(State(budget): State<Budget>, request: Request, next:
     if !share.hold(bytes) {
         return too_many_requests();
     }
-    next.run(request).await
+    // Invariant: Bounded. A client that sends nothing more does not keep its share.
+    next.run(request.map(|body| Body::new(Patient::new(body)))).await
 }

@@ -1,9 +1,9 @@
 //! The loop of a connection: what arrived together is done together, and answered with one write. Here each
 //! request is checked against the table of commands, and run.
 //!
-//! **Invariant: Bounded.** A client that does not take its replies is not read any further. Bytes of a
-//! request, requests taken at once, commands queued by MULTI, watched keys and subscriptions have bounds in
-//! their files.
+//! **Invariant: Bounded.** A client that does not take its replies is not read any further, and given up after
+//! [`UNTAKEN_MAX`]. Bytes of a request, requests taken at once, commands queued by MULTI, watched keys and
+//! subscriptions have bounds in their files, and in total.
 
 use super::commands::{Action, Command, Flag};
 use super::keys::{Failed, Keys, Problem, Run, replied};
@@ -12,20 +12,25 @@ use super::parse::wrong_count;
 use super::reply::Reply;
 use super::request::{Arguments, Parser, Requests};
 use super::session::Session;
-use super::transaction::{atomically, failed};
+use super::transaction::{atomically, failed, is_long};
 use crate::Life;
-use crate::commands::check_key_length;
+use crate::commands::{check_key_length, in_place};
 use crate::error::{Error, Known};
+use crate::stall;
 use bytes::{Bytes, BytesMut};
 use quoin_core::kv::Increment;
 use std::io;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use std::time::Duration;
+use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
+use tokio::time::{sleep, timeout};
 
 /// Bytes read at once.
 const READ_BYTES: usize = 64 << 10;
 /// Replies are sent once they have this many bytes, even if more are to come.
 const REPLY_BYTES: usize = 1 << 20;
+/// How long a client may take nothing of its replies.
+const UNTAKEN_MAX: Duration = Duration::from_secs(60);
 /// How much of an unknown command's name its error quotes.
 const QUOTED_BYTES_MAX: usize = 64;
 
@@ -33,7 +38,7 @@ const QUOTED_BYTES_MAX: usize = 64;
 pub(super) async fn serve(mut session: Session, mut stream: TcpStream, life: Life) -> io::Result<()> {
     let mut parser = Parser::new(session.server.engine.limits().request_bytes_max);
     let (mut buffer, mut requests) = (BytesMut::with_capacity(READ_BYTES), Requests::default());
-    let share = session.server.budget.share();
+    let (share, kept) = (session.server.budget.share(), session.server.kept.share());
     let ended = life.ended();
     tokio::pin!(ended);
     while !session.closing {
@@ -44,7 +49,8 @@ pub(super) async fn serve(mut session: Session, mut stream: TcpStream, life: Lif
         }
         if requests.is_empty() {
             let lacking = parser.lacking();
-            if !share.hold(charged(buffer.len() + lacking)) {
+            let announced = charged(buffer.len() + lacking);
+            if !share.hold(announced) {
                 // What follows belongs to the request that was refused.
                 session.reply(&Reply::Error(Error::from(Known::TooManyRequests).resp()));
                 return flush(&mut session, &mut stream).await;
@@ -62,6 +68,10 @@ pub(super) async fn serve(mut session: Session, mut stream: TcpStream, life: Lif
                     Err(_) => return Ok(()),
                 },
                 () = &mut ended => return Ok(()),
+                () = stalled(), if announced > 0 => {
+                    session.reply(&Reply::Error(format!("ERR {}", stall::reason())));
+                    return flush(&mut session, &mut stream).await;
+                }
             }
         }
         for request in requests.iter() {
@@ -76,6 +86,10 @@ pub(super) async fn serve(mut session: Session, mut stream: TcpStream, life: Lif
         requests.clear();
         session.end_round().await;
         share.hold(charged(buffer.len()));
+        if !kept.hold(session.kept_bytes()) {
+            session.reply(&Reply::Error(Error::from(Known::TooManyRequests).resp()));
+            session.closing = true;
+        }
         flush(&mut session, &mut stream).await?;
     }
     Ok(())
@@ -86,14 +100,35 @@ fn charged(bytes: usize) -> usize {
     if bytes > READ_BYTES { bytes } else { 0 }
 }
 
+/// Returns when nothing has come for too long. A client that has announced much and sends nothing of it would keep
+/// others out.
+async fn stalled() {
+    sleep(stall::PATIENCE).await;
+}
+
 async fn flush(session: &mut Session, stream: &mut TcpStream) -> io::Result<()> {
     if !session.out.is_empty() {
-        stream.write_all(&session.out).await?;
+        let mut left = &session.out[..];
+        while !left.is_empty() {
+            match stream.try_write(left) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(taken) => left = &left[taken..],
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    timeout(UNTAKEN_MAX, stream.writable()).await.map_err(|_| untaken())??;
+                }
+                Err(error) => return Err(error),
+            }
+        }
         session.out.clear();
         // A large reply must not keep its memory for as long as the connection lasts.
         session.out.shrink_to(REPLY_BYTES);
     }
     Ok(())
+}
+
+fn untaken() -> io::Error {
+    let text = format!("the client took nothing of its replies for {} s", UNTAKEN_MAX.as_secs());
+    io::Error::new(io::ErrorKind::TimedOut, text)
 }
 
 async fn request(session: &mut Session, args: Arguments<'_>) {
@@ -156,7 +191,9 @@ async fn refuse(session: &mut Session, text: String) {
 async fn read(session: &mut Session, run: Run, args: &[Bytes]) {
     session.write_pending().await;
     let reply = match session.sight().await {
-        Ok(sight) => replied(run(args, &mut Keys::only_read(sight))).map_err(failed),
+        Ok(sight) => {
+            in_place(is_long(args), || replied(run(args, &mut Keys::only_read(sight)))).map_err(failed)
+        }
         Err(error) => Err(error),
     };
     session.reply(&reply.unwrap_or_else(|error| Reply::Error(error.resp())));
@@ -174,7 +211,7 @@ async fn write(session: &mut Session, run: Run, args: &[Bytes]) {
         Err(Problem::Failed(Failed::Error(error))) => Reply::Error(error.resp()),
         Err(Problem::Failed(Failed::NeedsView)) => {
             session.write_pending().await;
-            match atomically(session, &[], |keys| replied(run(args, keys))).await {
+            match atomically(session, is_long(args), &[], |keys| replied(run(args, keys))).await {
                 Ok(reply) => reply.unwrap_or(Reply::NullArray),
                 Err(error) => Reply::Error(error.resp()),
             }

@@ -10,7 +10,7 @@
 
 use super::reply::Reply;
 use crate::error::{Error, Kind};
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use quoin_core::kv::txn_operation::Step;
 use quoin_core::kv::{
     self, Compare, CompareResult, CompareTarget, KeyValue, Operation, Put, Ttl, Txn, TxnOperation,
@@ -286,6 +286,21 @@ impl<'a> Keys<'a> {
         Ok(())
     }
 
+    /// The value of a key that exists, to be changed and put again. One that this transaction wrote is not copied.
+    pub(super) fn take_value(&mut self, key: &Bytes, entry: Option<Entry>) -> BytesMut {
+        let value = match (self.written.get_mut(key), entry) {
+            (_, None) => return BytesMut::new(),
+            // The entry holds it too.
+            (Some(Write::Put { value, .. }), Some(entry)) => {
+                drop(entry);
+                self.written_bytes -= value.len();
+                std::mem::take(value)
+            }
+            (_, Some(entry)) => entry.value,
+        };
+        value.try_into_mut().unwrap_or_else(|shared| BytesMut::from(&shared[..]))
+    }
+
     /// Changes the time to live of an existing key.
     pub(super) fn expire(&mut self, key: Bytes, expiry: Expiry) {
         match self.written.get_mut(&key) {
@@ -392,6 +407,26 @@ mod tests {
         assert!(
             keys.may_make(&b, WRITTEN_BYTES_MAX).is_ok() && keys.may_make(&b, WRITTEN_BYTES_MAX + 1).is_err()
         );
+    }
+
+    /// Each of 10,000 APPENDs in one transaction copied the whole value.
+    #[test]
+    fn a_value_that_grows_within_a_transaction_is_copied_as_seldom_as_a_vector() {
+        let (mut keys, key) = (Keys::at(None), Bytes::from("k"));
+        let (mut moved, mut place) = (0, std::ptr::null());
+        for number in 0..4096 {
+            let entry = (number > 0).then(|| match keys.written.get(&key) {
+                Some(Write::Put { value, .. }) => Entry { value: value.clone(), expires_at: None },
+                other => panic!("{other:?}"),
+            });
+            let mut value = keys.take_value(&key, entry);
+            assert_eq!((keys.written_bytes, value.len()), (0, 64 * number));
+            value.extend_from_slice(&[7; 64]);
+            moved += usize::from(value.as_ptr() != place);
+            place = value.as_ptr();
+            assert!(keys.put(key.clone(), value.freeze(), Expiry::Keep).is_ok());
+        }
+        assert!(moved < 100, "{moved} copies");
     }
 
     /// What a node took for ended by its own clock was written over, though it had not ended.

@@ -8,6 +8,7 @@ use super::glob;
 use super::reply::Reply;
 use crate::changes::interest;
 use bytes::Bytes;
+use quoin_core::Revision;
 use quoin_core::kv::change_to_key_value;
 use quoin_core::store::prefix_end;
 use quoin_engine::Engine;
@@ -27,6 +28,8 @@ pub(super) struct Notices {
     pub(super) channels: BTreeSet<Bytes>,
     pub(super) patterns: BTreeSet<Bytes>,
     watcher: Option<Watcher>,
+    /// The subscriptions have changed, and are to be watched from here on.
+    changed_from: Option<Revision>,
 }
 
 impl Notices {
@@ -41,8 +44,16 @@ impl Notices {
 
     /// To be called after the subscriptions have changed. Messages that are not sent yet are not lost.
     pub(super) fn changed(&mut self, engine: &Engine) {
-        let from = self.watcher.as_ref().map_or_else(|| engine.hub().newest(), Watcher::position).next();
-        self.watcher = (self.count() > 0).then(|| engine.hub().watch(self.interest(), from));
+        let position = || self.watcher.as_ref().map_or_else(|| engine.hub().newest(), Watcher::position);
+        self.changed_from = Some(self.changed_from.unwrap_or_else(|| position().next()));
+    }
+
+    /// Watches what is subscribed to since the last call: all changes of a round together, for each costs as much
+    /// as there are subscriptions.
+    pub(super) fn settle(&mut self, engine: &Engine) {
+        if let Some(from) = self.changed_from.take() {
+            self.watcher = (self.count() > 0).then(|| engine.hub().watch(self.interest(), from));
+        }
     }
 
     fn interest(&self) -> Interest {
@@ -99,5 +110,40 @@ impl Notices {
             let (pattern, channel) = (Reply::Bulk(pattern.clone()), Reply::Bulk(channel.clone()));
             messages.push(Reply::Push(vec![Reply::text("pmessage"), pattern, channel, what()]));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::alone;
+
+    /// 10,000 subscriptions, one by one, were registered 10,000 times over, which held up whoever told watchers.
+    #[test]
+    fn subscriptions_of_a_round_are_watched_together_and_from_the_first_on() {
+        alone(|engine| async move {
+            let mut notices = Notices::default();
+            let others = engine.hub().watchers();
+            let put = async |key: &'static str| {
+                let put = quoin_core::kv::Put { key: key.into(), ..Default::default() };
+                engine.propose(quoin_core::kv::Operation::Put(put).into_command()).await.unwrap();
+            };
+            for key in ["a", "b", "c"] {
+                notices.channels.insert([CHANNELS, key.as_bytes()].concat().into());
+                notices.changed(&engine);
+                put(key).await;
+                assert_eq!(engine.hub().watchers(), others);
+            }
+            notices.settle(&engine);
+            assert_eq!(engine.hub().watchers(), others + 1);
+            let mut told = 0;
+            while told < 3 {
+                told += notices.next(&engine).await.unwrap().len();
+            }
+            notices.channels.clear();
+            notices.changed(&engine);
+            notices.settle(&engine);
+            assert_eq!((engine.hub().watchers(), told), (others, 3));
+        });
     }
 }

@@ -1,7 +1,7 @@
 //! Commands between MULTI and EXEC.
 //!
 //! **Invariant: Bounded.** Beyond [`QUEUED_MAX`] commands or [`BYTES_MAX`] bytes a command is refused, and so
-//! is EXEC then.
+//! is EXEC then. `connection.rs` bounds the bytes of all queues together.
 
 use super::keys::Run;
 use super::request::Arguments;
@@ -41,6 +41,11 @@ impl Queue {
         }
         self.commands.push((run, args.copied()));
         Ok(())
+    }
+
+    /// What the commands take.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// There was an error: EXEC will refuse.

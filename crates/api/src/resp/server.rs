@@ -16,6 +16,9 @@ pub(super) struct Server {
     pub(super) library: Arc<Library>,
     pub(super) cursors: Cursors,
     pub(super) budget: Budget,
+    /// What connections keep while they wait for their clients: as much again, so that it keeps nobody's requests
+    /// out.
+    pub(super) kept: Budget,
     connections: AtomicUsize,
     last_id: AtomicU64,
 }
@@ -31,7 +34,9 @@ impl Drop for Place {
 
 impl Server {
     pub(super) fn new(engine: Engine, library: Arc<Library>, budget: Budget) -> Arc<Self> {
+        let kept = Budget::new(&engine);
         Arc::new(Self {
+            kept,
             engine,
             library,
             cursors: Cursors::default(),

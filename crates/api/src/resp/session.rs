@@ -94,6 +94,13 @@ impl Session {
         self.version == Version::Resp2 && self.notices.count() > 0
     }
 
+    /// Bytes that the connection keeps from round to round.
+    pub(super) fn kept_bytes(&self) -> usize {
+        let queued = self.queue.as_ref().map_or(0, Queue::bytes);
+        let watched = self.watched.iter().map(|(key, _)| key.len()).sum::<usize>();
+        queued + watched + self.notices.bytes()
+    }
+
     pub(super) fn reply(&mut self, reply: &Reply) {
         reply.write(&mut self.out, self.version);
     }
@@ -103,6 +110,7 @@ impl Session {
         self.write_pending().await;
         self.sight = None;
         self.lookups.trim();
+        self.notices.settle(&self.server.engine);
     }
 
     // Reads.

@@ -141,10 +141,12 @@ pub(super) fn getex(args: &[Bytes], keys: &mut Keys<'_>) -> Outcome {
 }
 
 pub(super) fn append(args: &[Bytes], keys: &mut Keys<'_>) -> Outcome {
-    let mut value = keys.get(&args[0])?.map_or(Vec::new(), |entry| entry.value.to_vec());
+    let entry = keys.get(&args[0])?;
+    let length = entry.as_ref().map_or(0, |entry| entry.value.len()) + args[1].len();
+    keys.may_make(&args[0], length)?;
+    let mut value = keys.take_value(&args[0], entry);
     value.extend_from_slice(&args[1]);
-    let length = value.len();
-    keys.put(args[0].clone(), value.into(), Expiry::Keep)?;
+    keys.put(args[0].clone(), value.freeze(), Expiry::Keep)?;
     Ok(Reply::Integer(length as i64))
 }
 
@@ -168,21 +170,22 @@ pub(super) fn getrange(args: &[Bytes], keys: &mut Keys<'_>) -> Outcome {
 
 pub(super) fn setrange(args: &[Bytes], keys: &mut Keys<'_>) -> Outcome {
     let Ok(offset) = usize::try_from(integer(&args[1])?) else { return refuse("ERR offset is out of range") };
-    let mut value = keys.get(&args[0])?.map_or(Vec::new(), |entry| entry.value.to_vec());
+    let entry = keys.get(&args[0])?;
     let end = offset.saturating_add(args[2].len());
     if end > VALUE_BYTES_MAX {
         return refuse("ERR string exceeds maximum allowed size (proto-max-bulk-len)");
     }
     if args[2].is_empty() {
-        return Ok(Reply::Integer(value.len() as i64));
+        return Ok(Reply::Integer(entry.map_or(0, |entry| entry.value.len() as i64)));
     }
     keys.may_make(&args[0], end)?;
+    let mut value = keys.take_value(&args[0], entry);
     if value.len() < end {
         value.resize(end, 0);
     }
     value[offset..end].copy_from_slice(&args[2]);
     let length = value.len();
-    keys.put(args[0].clone(), value.into(), Expiry::Keep)?;
+    keys.put(args[0].clone(), value.freeze(), Expiry::Keep)?;
     Ok(Reply::Integer(length as i64))
 }
 

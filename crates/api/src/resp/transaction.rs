@@ -5,6 +5,7 @@ use super::keys::{Failed, Keys, replied};
 use super::queue::Queue;
 use super::reply::Reply;
 use super::session::Session;
+use crate::commands::in_place;
 use crate::error::{Error, Kind};
 use bytes::Bytes;
 use quoin_core::kv;
@@ -17,19 +18,29 @@ const WATCHED_BYTES_MAX: usize = 16 << 20;
 /// How often a command is run before it gives up, if what it reads keeps changing.
 const ATTEMPTS_MAX: usize = 100;
 
+/// Arguments of commands that are run where they would not hold up other connections: each may be a large value to
+/// read.
+const ARGUMENTS_IN_PLACE_MAX: usize = 64;
+
+/// Whether so many arguments may take long.
+pub(super) fn is_long(args: &[Bytes]) -> bool {
+    args.len() > ARGUMENTS_IN_PLACE_MAX
+}
+
 /// Runs `run` on a state and has its writes done; runs it again if what it read has changed meanwhile. `None`
 /// where one of `watched` has changed.
 ///
 /// Invariant: Optimistic (transactions).
 pub(super) async fn atomically<T>(
     session: &mut Session,
+    long: bool,
     watched: &[(Bytes, i64)],
     run: impl Fn(&mut Keys<'_>) -> Result<T, Failed>,
 ) -> Result<Option<T>, Error> {
     for _ in 0..ATTEMPTS_MAX {
         let sight = session.sight().await?;
         let mut keys = Keys::at(Some(sight));
-        let reply = run(&mut keys).map_err(failed)?;
+        let reply = in_place(long, || run(&mut keys)).map_err(failed)?;
         if !are_unchanged(watched, &sight.view)? {
             return Ok(None);
         }
@@ -84,7 +95,9 @@ pub(super) async fn exec(session: &mut Session, _: &[Bytes]) -> Result<Reply, Er
     let run_all = |keys: &mut Keys<'_>| -> Result<Vec<Reply>, Failed> {
         commands.iter().map(|(run, args)| replied(run(&args[1..], keys))).collect()
     };
-    let replies = atomically(session, &watched, run_all).await?;
+    let arguments: usize = commands.iter().map(|(_, args)| args.len()).sum();
+    let long = arguments > ARGUMENTS_IN_PLACE_MAX;
+    let replies = atomically(session, long, &watched, run_all).await?;
     Ok(replies.map_or(Reply::NullArray, Reply::Array))
 }
 

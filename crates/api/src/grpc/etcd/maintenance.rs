@@ -4,6 +4,7 @@ use super::header::{API_VERSION, header_at, signed};
 use crate::commands::{off_the_hot_path, pinned, read, system_operation};
 use crate::error::{Error, Known};
 use crate::grpc::outbound::{self, AnswerStream, Answers, send_blocking};
+use crate::life::Life;
 use bytes::Bytes;
 use quoin_core::store::Order;
 use quoin_core::system::{self, AlarmKind};
@@ -27,13 +28,14 @@ const SNAPSHOT_PADDING: usize = 512;
 /// The service.
 pub(crate) struct Maintenance {
     engine: Engine,
+    life: Life,
     /// Locked by the one request that waits for it.
     defragmenting: tokio::sync::Mutex<()>,
 }
 
 impl Maintenance {
-    pub(crate) fn new(engine: Engine) -> Self {
-        Self { engine, defragmenting: tokio::sync::Mutex::default() }
+    pub(crate) fn new(engine: Engine, life: Life) -> Self {
+        Self { engine, life, defragmenting: tokio::sync::Mutex::default() }
     }
 
     fn header(&self) -> Option<pb::ResponseHeader> {
@@ -166,7 +168,7 @@ impl maintenance_server::Maintenance for Maintenance {
     ) -> Result<Response<Self::SnapshotStream>, Status> {
         let view = self.engine.latest();
         let header = header_at(&self.engine, view.progress());
-        Ok(Response::new(outbound::spawn_blocking(SNAPSHOT_MESSAGES_MAX, move |answers| {
+        Ok(Response::new(outbound::spawn_blocking(&self.life, SNAPSHOT_MESSAGES_MAX, move |answers| {
             send_snapshot(&view, Blob { answers, header, sha: Sha256::new(), bytes: 0 })
         })))
     }
@@ -320,7 +322,8 @@ mod tests {
     #[test]
     fn the_hash_of_a_revision_changes_with_no_lease_and_no_compaction() {
         alone(|engine| async move {
-            let service = Maintenance::new(engine.clone());
+            let (_running, life) = tokio::sync::watch::channel(false);
+            let service = Maintenance::new(engine.clone(), Life(life));
             let put = |key: &'static str, lease| {
                 kv::Operation::Put(kv::Put { key: key.into(), lease, ..kv::Put::default() }).into_command()
             };

@@ -14,6 +14,7 @@ use super::feed::{self, Control, Feed};
 use super::header::{header, signed};
 use super::progress::Stopped;
 use crate::changes::interest;
+use crate::commands::check_key_length;
 use crate::error::{Error, Known};
 use crate::grpc::inbound;
 use crate::grpc::outbound::{self, AnswerStream, Answers};
@@ -40,6 +41,8 @@ mod tests;
 const RESPONSES_MAX: usize = 4;
 /// Maximum watches on a stream.
 const WATCHES_MAX: usize = 100_000;
+/// Maximum bytes of their keys and range ends.
+const WATCHED_BYTES_MAX: usize = 64 << 20;
 /// Maximum requests taken off the stream at once.
 const REQUESTS_AT_ONCE_MAX: usize = 128;
 /// The id in answers about no watch, or about all.
@@ -99,10 +102,19 @@ async fn leaderless(engine: &Engine) {
     }
 }
 
+/// A watch that was started, and may have ended.
+struct Started {
+    control: mpsc::Sender<Control>,
+    /// Of its key and its range end.
+    bytes: usize,
+}
+
 struct Stream {
     engine: Engine,
     responses: Answers<pb::WatchResponse>,
-    watches: HashMap<i64, mpsc::Sender<Control>>,
+    watches: HashMap<i64, Started>,
+    /// Bytes of their keys and range ends.
+    watched_bytes: usize,
     feeds: JoinSet<()>,
     next_id: i64,
     /// The number of watches at which those that have ended are removed.
@@ -117,6 +129,7 @@ impl Stream {
             engine,
             responses,
             watches: HashMap::new(),
+            watched_bytes: 0,
             feeds: JoinSet::new(),
             next_id: 0,
             forget_at: 64,
@@ -197,7 +210,11 @@ impl Stream {
         let (control, commands) = mpsc::channel(1);
         let feed = Feed::new(self.engine.clone(), options, watcher, self.responses.clone());
         self.feeds.spawn(feed.run(commands));
-        self.watches.insert(id, control);
+        let bytes = key.len() + request.range_end.len();
+        self.watched_bytes += bytes;
+        if let Some(ended) = self.watches.insert(id, Started { control, bytes }) {
+            self.watched_bytes -= ended.bytes;
+        }
     }
 
     /// The id of a new watch, or why it is refused, in etcd's words.
@@ -208,15 +225,25 @@ impl Stream {
         if is_empty_range(&request.key, &request.range_end) {
             return Err("mvcc: watcher range is empty".to_owned());
         }
+        // The end of a range from just behind the longest key on has a byte more.
+        let longest = request.key.len().max(request.range_end.len().saturating_sub(1));
+        check_key_length(longest, self.engine.limits()).map_err(|error| format!("quoin: {error}"))?;
+        let bytes = request.key.len() + request.range_end.len();
+        let too_many_bytes = |held: usize| held + bytes > WATCHED_BYTES_MAX;
         // Ended watches are removed each time the number has doubled, so that the cost of a create stays
         // constant.
-        if self.watches.len() >= self.forget_at {
-            self.watches.retain(|_, control| !control.is_closed());
+        if self.watches.len() >= self.forget_at || too_many_bytes(self.watched_bytes) {
+            self.watches.retain(|_, started| !started.control.is_closed());
+            self.watched_bytes = self.watches.values().map(|started| started.bytes).sum();
             self.forget_at = (self.watches.len() * 2).clamp(64, WATCHES_MAX);
         }
-        let runs = |id| self.watches.get(&id).is_some_and(|control| !control.is_closed());
+        let runs = |id| self.watches.get(&id).is_some_and(|started| !started.control.is_closed());
         if self.watches.len() >= WATCHES_MAX {
             return Err(format!("quoin: this stream has {WATCHES_MAX} watches already; open another"));
+        }
+        if too_many_bytes(self.watched_bytes) {
+            let text = "quoin: the keys of this stream's watches have";
+            return Err(format!("{text} {WATCHED_BYTES_MAX} bytes already; open another stream"));
         }
         match request.watch_id {
             0 => {
@@ -233,17 +260,20 @@ impl Stream {
         }
     }
 
-    /// Cancels a watch, which sends the last answer itself, so that nothing follows it.
+    /// Cancels a watch, which sends the last answer itself, so that nothing follows it. That answer is queued
+    /// before anything about the next watch that takes its id.
     async fn cancel(&mut self, id: i64) {
-        if let Some(control) = self.watches.remove(&id) {
+        if let Some(Started { control, bytes }) = self.watches.remove(&id) {
+            self.watched_bytes -= bytes;
             // This fails if the watch has ended, and said so.
             let _ = control.send(Control::Cancel).await;
+            control.closed().await;
         }
     }
 
     /// Reports up to which revision all watches have delivered everything, or owes the report.
     async fn report_progress(&mut self) {
-        let stopped = Stopped::all(self.watches.values()).await;
+        let stopped = Stopped::all(self.watches.values().map(|started| &started.control)).await;
         if !stopped.live {
             let watches = u32::try_from(self.watches.len()).unwrap_or(u32::MAX);
             self.report_at = Some(Instant::now() + REPORT_PERIOD + REPORT_PERIOD_PER_WATCH * watches);

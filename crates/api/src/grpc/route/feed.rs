@@ -9,9 +9,8 @@
 use super::encode::{self, Encoder};
 use super::live::{Batch, Live, interest};
 use super::translate;
-use crate::commands::off_the_hot_path;
 use crate::error::Error;
-use crate::grpc::outbound::{Answers, send_blocking};
+use crate::grpc::outbound::{Answers, blocking, send_blocking};
 use quoin_core::route::{self, Members, Scope, Table};
 use quoin_core::{Event, Revision, View};
 use quoin_engine::Engine;
@@ -208,7 +207,7 @@ impl Feed {
     async fn snapshot(&mut self) -> Result<(), Error> {
         let (hub, table) = (Arc::clone(&self.hub), self.tables.table());
         let (scopes, responses) = (self.options.scopes.clone(), self.responses.clone());
-        let sent = off_the_hot_path(move || {
+        let sent = blocking(move || {
             let (store, progress, _pin) = hub.latest();
             let mut snapshot = Snapshot::new(&responses);
             let revision = match groups(&scopes) {
@@ -219,9 +218,9 @@ impl Feed {
                 }
             };
             snapshot.send()?;
-            Ok::<u64, Error>(revision.0)
+            Ok(revision.0)
         });
-        let revision = sent.await??;
+        let revision = sent.await?;
         let mut encoder = Encoder::default();
         encoder.watch_response(Kind::SnapshotEnd, revision);
         self.send(&mut encoder).await?;

@@ -6,6 +6,7 @@
 use crate::commands::read;
 use crate::error::Error;
 use crate::grpc::outbound::{self, AnswerStream, Answers, send_blocking};
+use crate::life::Life;
 use quoin_core::table::{self, TableState, Version};
 use quoin_engine::{Consistency, Engine, ReadView};
 use quoin_library::LookupError;
@@ -19,6 +20,7 @@ const CHUNKS_WAITING: usize = 4;
 /// Streams all changes over the active version's files, as of a state that has every write answered before.
 pub(super) async fn changes(
     engine: &Engine,
+    life: &Life,
     request: pb::ChangesRequest,
 ) -> Result<AnswerStream<pb::ChangesResponse>, Error> {
     let view = read(engine, Consistency::Linearizable).await?;
@@ -37,7 +39,7 @@ pub(super) async fn changes(
     };
     // Keeps the sequence from being compacted away while it is read.
     let pin = view.store().pin(view.progress().sequence).map_err(Error::fault)?;
-    Ok(outbound::spawn_blocking(CHUNKS_WAITING, move |answers| {
+    Ok(outbound::spawn_blocking(life, CHUNKS_WAITING, move |answers| {
         let _pin = pin;
         send(&view, &name, &version, over, answers)
     }))

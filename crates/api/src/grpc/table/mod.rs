@@ -94,6 +94,6 @@ impl table_server::Table for Table {
         &self,
         request: Request<pb::ChangesRequest>,
     ) -> Result<Response<Self::ChangesStream>, Status> {
-        Ok(Response::new(export::changes(&self.engine, request.into_inner()).await?))
+        Ok(Response::new(export::changes(&self.engine, &self.life, request.into_inner()).await?))
     }
 }

@@ -129,3 +129,56 @@ fn a_client_that_reads_nothing_has_a_few_answers_of_a_bounded_size_waiting() {
         assert_eq!(events, WATCHES * PUTS);
     });
 }
+
+/// A client that gave its watches ids, and used one again at once, was told that the new watch had ended.
+#[test]
+fn what_a_canceled_watch_says_last_comes_before_the_next_watch_with_its_id() {
+    alone(|engine| async move {
+        let (mut stream, mut answered) = stream(&engine);
+        let request = |watch_id| pb::WatchCreateRequest { key: "k".into(), watch_id, ..Default::default() };
+        let client = async {
+            let mut seen: Vec<pb::WatchResponse> = Vec::new();
+            while seen.iter().filter(|answer| answer.created).count() < 2 {
+                seen.push(next(&mut answered).await);
+            }
+            seen
+        };
+        let server = async {
+            stream.create(request(5)).await;
+            for _ in 0..2 {
+                put(&engine, "k").await;
+            }
+            stream.cancel(5).await;
+            stream.create(request(5)).await;
+        };
+        let (mut seen, ()) = tokio::join!(client, server);
+        seen.retain(|answer| answer.events.is_empty());
+        let shape: Vec<_> = seen.iter().map(|answer| (answer.created, answer.canceled)).collect();
+        assert!(shape.starts_with(&[(true, false), (false, true)]), "{shape:?}");
+    });
+}
+
+/// A stream's watches took as much memory as its client sent names.
+#[test]
+fn the_names_of_a_streams_watches_are_bounded_in_bytes() {
+    alone(|engine| async move {
+        let (mut stream, mut answered) = stream(&engine);
+        let longest = engine.limits().key_bytes_max;
+        let request =
+            |bytes: usize| pb::WatchCreateRequest { key: vec![b'k'; bytes].into(), ..Default::default() };
+        stream.create(request(longest + 1)).await;
+        let refused = next(&mut answered).await;
+        assert!(refused.canceled && refused.cancel_reason.contains("limits.key_bytes_max"), "{refused:?}");
+        for _ in 0..WATCHED_BYTES_MAX / longest {
+            stream.create(request(longest)).await;
+            assert!(!next(&mut answered).await.canceled);
+        }
+        stream.create(request(longest)).await;
+        let refused = next(&mut answered).await;
+        assert!(refused.canceled && refused.cancel_reason.contains("open another stream"), "{refused:?}");
+        stream.cancel(0).await;
+        assert!(next(&mut answered).await.canceled);
+        stream.create(request(longest)).await;
+        assert!(!next(&mut answered).await.canceled);
+    });
+}
