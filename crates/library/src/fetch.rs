@@ -17,7 +17,7 @@ use bytes::Bytes;
 use futures_util::TryStreamExt;
 use quoin_table::{FileEntry, Layer, Manifest, Options, TableError, manifest};
 use std::fs::{File, Permissions};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -168,7 +168,12 @@ fn copy(from: &Path, part: &Path, entry: &FileEntry) -> Result<File, FetchError>
     }
     let (mut from_file, mut to) =
         (File::open(from).map_err(at(from))?, File::create(part).map_err(at(part))?);
-    io::copy(&mut from_file, &mut to).map_err(at(from))?;
+    // It may grow meanwhile, or have no length to tell, as a device.
+    let copied =
+        io::copy(&mut (&mut from_file).take(entry.bytes.saturating_add(1)), &mut to).map_err(at(from))?;
+    if copied > entry.bytes {
+        return Err(too_long(from.display().to_string(), entry, copied));
+    }
     Ok(to)
 }
 
@@ -232,5 +237,25 @@ pub(super) fn forget_others(tables: &Path, needed: &std::collections::BTreeSet<S
         {
             tracing::warn!(%error, folder = %entry.path().display(), "removing a table's old files");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file was copied to its end, whatever length it had told: one that grew, or a device, filled the disk.
+    #[test]
+    fn no_more_is_copied_than_the_manifest_allows() {
+        let folder = tempfile::tempdir().unwrap();
+        let part = folder.path().join("values.part");
+        let entry = FileEntry { name: "values".into(), bytes: 10, count: 1, checksum: 1 };
+        // It says that it has no bytes.
+        let copied = copy(Path::new("/proc/self/status"), &part, &entry);
+        assert!(
+            matches!(copied, Err(FetchError::Source(SourceError::TooLong { found: 11, .. }))),
+            "{copied:?}"
+        );
+        assert_eq!(length(&part), Some(11));
     }
 }
