@@ -238,7 +238,7 @@ pub(crate) fn dial_within(
         0 => return Ok((stream, answer.who)),
         1 => format!(
             "{address} belongs to cluster {cluster:016x}, this node to {:016x}: check the peer addresses and data \
-             folders",
+             folders; founders of a restored cluster must all have restored the same file",
             greeting.cluster
         ),
         2 => format!("{address} is member {id:016x}, not {:016x}: check the peer addresses", greeting.to),

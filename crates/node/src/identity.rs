@@ -44,6 +44,9 @@ pub struct Identity {
     /// its first snapshot brings.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub peers: BTreeMap<u64, String>,
+    /// The SHA-256 of the snapshot file that the cluster begins with, in hexadecimal; empty where it begins empty.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub restored: String,
 }
 
 mod hexadecimal {

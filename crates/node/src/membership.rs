@@ -66,7 +66,7 @@ fn holds_store(folder: &Path) -> bool {
 /// The first start in an empty folder.
 fn begin(config: &Config) -> Result<(Identity, BTreeMap<u64, String>), StartError> {
     if config.join.is_empty() {
-        let (identity, peers) = founder(config);
+        let (identity, peers) = founder(config, String::new());
         write(config, &identity)?;
         return Ok((identity, peers));
     }
@@ -100,7 +100,7 @@ fn check(config: &Config, identity: &Identity) -> Result<(), StartError> {
             "{folder} belongs to the node named {theirs:?}, and this one is named {ours:?}: use this node's folder or name"
         )));
     }
-    let described = cluster_id(config);
+    let described = cluster_that_begins(config, &identity.restored);
     // A founder that has not taken part yet begins with the state that the settings describe.
     let unsettled = identity.layout == LAYOUT_VERSION && !identity.settled;
     let matters = identity.founder && (unsettled || !config.cluster.is_empty());
@@ -132,17 +132,25 @@ fn cluster_id(config: &Config) -> u64 {
     number_of(std::iter::once(config.cluster_token.as_str()).chain(texts))
 }
 
+/// Founders that begin with another state are of another cluster: with one token, those that were not restored could
+/// elect one another and begin an empty one.
+fn cluster_that_begins(config: &Config, restored: &str) -> u64 {
+    let cluster = cluster_id(config);
+    if restored.is_empty() { cluster } else { number_of([&*format!("{cluster:x}"), restored]) }
+}
+
 fn member_id(config: &Config, name: &str) -> u64 {
     number_of([&format!("{:x}", cluster_id(config)), name])
 }
 
-/// The identity of this node as a founder, and the founders' peer addresses by id.
-pub(crate) fn founder(config: &Config) -> (Identity, BTreeMap<u64, String>) {
+/// The identity of this node as a founder of a cluster that begins with the snapshot `restored`, or empty, and the
+/// founders' peer addresses by id.
+pub(crate) fn founder(config: &Config, restored: String) -> (Identity, BTreeMap<u64, String>) {
     let founders = config.founders();
     let peers = founders.iter().map(|(name, address)| (member_id(config, name), address.clone())).collect();
     let identity = Identity {
         layout: LAYOUT_VERSION,
-        cluster: cluster_id(config),
+        cluster: cluster_that_begins(config, &restored),
         id: member_id(config, &config.name),
         name: config.name.clone(),
         founder: true,
@@ -150,6 +158,7 @@ pub(crate) fn founder(config: &Config) -> (Identity, BTreeMap<u64, String>) {
         settled: false,
         founders: BTreeMap::new(),
         peers: BTreeMap::new(),
+        restored,
     };
     (identity, peers)
 }
@@ -240,6 +249,19 @@ mod tests {
         assert_eq!(identify(&config).unwrap().0, Identity { settled: true, founders, ..first });
     }
 
+    #[test]
+    fn a_cluster_that_begins_with_a_snapshot_is_another_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = config(folder.path());
+        let (empty, _) = founder(&config, String::new());
+        let (restored, _) = founder(&config, "ab".into());
+        let (other, _) = founder(&config, "cd".into());
+        assert!(empty.cluster != restored.cluster && restored.cluster != other.cluster);
+        assert_eq!((restored.id, empty.id), (other.id, other.id));
+        restored.write(folder.path()).unwrap();
+        assert_eq!(identify(&config).unwrap().0, restored);
+    }
+
     /// Such a folder was taken for an empty one.
     #[test]
     fn a_folder_with_a_log_and_without_an_identity_is_refused() {
@@ -264,7 +286,7 @@ mod tests {
         for has_log in [false, true] {
             let folder = tempfile::tempdir().unwrap();
             let config = config(folder.path());
-            let (identity, _) = founder(&config);
+            let (identity, _) = founder(&config, String::new());
             let text = serde_json::json!({
                 "layout": 1,
                 "cluster": format!("{:x}", identity.cluster),

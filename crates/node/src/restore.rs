@@ -3,7 +3,8 @@
 //! The file is what etcd's `Maintenance.Snapshot` streams (`etcdctl snapshot save`): the chunks of
 //! [`quoin_store::Export`], zeros up to a multiple of 512 bytes, and the SHA-256 of all of it. Every founder
 //! restores the same file with the same settings. Keys, leases and history come back with their revisions;
-//! members and alarms do not.
+//! members and alarms do not. The file's checksum is part of the cluster's identity, so founders that restored
+//! another file, or none, do not begin one with those that did.
 //!
 //! **Invariant: Whole or nothing.** The folder is made beside the data folder and renamed into place at the
 //! end.
@@ -39,7 +40,7 @@ pub fn restore(config: &Config, file: &Path) -> Result<Progress, StartError> {
             target.display()
         )));
     }
-    let snapshot = open_checked(file).map_err(|error| io_error(file.display().to_string(), error))?;
+    let (snapshot, sha) = open_checked(file).map_err(|error| io_error(file.display().to_string(), error))?;
     let unfinished = unfinished_path(target);
     let failed = |error| io_error(format!("restoring into {}", unfinished.display()), error);
     match fs::remove_dir_all(&unfinished) {
@@ -47,7 +48,7 @@ pub fn restore(config: &Config, file: &Path) -> Result<Progress, StartError> {
         _ => {}
     }
     fs::create_dir_all(&unfinished).map_err(failed)?;
-    let (identity, _) = founder(config);
+    let (identity, _) = founder(config, sha);
     let progress = fill(config, &unfinished, snapshot, file)?;
     identity.write(&unfinished).map_err(failed)?;
     let parent = target.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -62,7 +63,7 @@ pub fn restore(config: &Config, file: &Path) -> Result<Progress, StartError> {
 /// It is not, or it cannot be read.
 pub fn check_snapshot(file: &Path) -> Result<Progress, StartError> {
     let failed = |error| io_error(file.display().to_string(), error);
-    let mut snapshot = open_checked(file).map_err(failed)?;
+    let (mut snapshot, _) = open_checked(file).map_err(failed)?;
     let checked = quoin_store::check_snapshot(&mut snapshot);
     checked.map_err(|error| failed(io::Error::new(io::ErrorKind::InvalidData, error.to_string())))
 }
@@ -73,13 +74,13 @@ fn unfinished_path(target: &Path) -> PathBuf {
     target.with_file_name(name)
 }
 
-/// Opens a snapshot file, checks its checksum, and returns its chunks.
-fn open_checked(path: &Path) -> io::Result<impl Read> {
+/// Opens a snapshot file, checks its checksum, and returns its chunks, and the checksum in hexadecimal.
+fn open_checked(path: &Path) -> io::Result<(impl Read, String)> {
     let mut file = File::open(path)?;
-    let invalid = |text: &str| Err(io::Error::new(io::ErrorKind::InvalidData, text));
+    let invalid = |text: &str| io::Error::new(io::ErrorKind::InvalidData, text);
     let length = file.metadata()?.len();
     if length % BLOCK_BYTES != SHA_BYTES {
-        return invalid("the file is not a whole snapshot with a checksum: save it again");
+        return Err(invalid("the file is not a whole snapshot with a checksum: save it again"));
     }
     let content = length - SHA_BYTES;
     let mut sha = Sha256::new();
@@ -87,10 +88,11 @@ fn open_checked(path: &Path) -> io::Result<impl Read> {
     let mut expected = [0; SHA_BYTES as usize];
     file.read_exact(&mut expected)?;
     if sha.finalize()[..] != expected {
-        return invalid("the checksum does not match the content: save it again");
+        return Err(invalid("the checksum does not match the content: save it again"));
     }
     file.rewind()?;
-    Ok(io::BufReader::new(file).take(content))
+    let sha = expected.iter().map(|byte| format!("{byte:02x}")).collect();
+    Ok((io::BufReader::new(file).take(content), sha))
 }
 
 fn fill(

@@ -131,6 +131,54 @@ async fn a_snapshot_file_becomes_a_new_cluster_with_the_same_past() -> Result<()
     Ok(())
 }
 
+/// The founders that had not been restored were a majority, and could begin the cluster empty.
+#[tokio::test(flavor = "multi_thread")]
+async fn founders_that_were_not_all_restored_begin_no_cluster() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("saved.snapshot");
+    let saved = start(SMALL)?;
+    let put = etcd::PutRequest { key: "k".into(), value: "v".into(), ..Default::default() };
+    saved.kv(0).await?.put(put).await?;
+    let mut save = saved.quoin(&["snapshot", "save"]);
+    save.arg(&file).args(["--endpoints", &saved.client_address(0)]);
+    let (done, text) = said(&mut save)?;
+    ensure!(done, "{text}");
+    drop(saved);
+    let mut restored = Cluster::new(PROGRAM, 3, &["--cluster-token=restored"])?;
+    let restore = |cluster: &Cluster, replica| {
+        let mut command = cluster.command_of(&["snapshot", "restore"], replica);
+        said(command.arg(&file))
+    };
+    let (done, text) = restore(&restored, 0)?;
+    ensure!(done, "{text}");
+    for replica in 0..3 {
+        restored.spawn(replica)?;
+    }
+    for replica in 0..3 {
+        wait("it to say why it waits", || async {
+            let page = restored.page(replica, "/readyz")?;
+            ensure!(
+                page.status == 503 && restored.log(replica).contains("must all have restored the same file")
+            );
+            Ok(())
+        })
+        .await?;
+    }
+    // With the other two restored as well it begins where the file ends.
+    for replica in [1, 2] {
+        restored.kill(replica)?;
+        std::fs::remove_dir_all(restored.data_dir(replica))?;
+        let (done, text) = restore(&restored, replica)?;
+        ensure!(done, "{text}");
+        restored.spawn(replica)?;
+    }
+    wait("the cluster to begin", || read(&restored, 1, "k", 0)).await?;
+    for replica in 0..3 {
+        ensure!(read(&restored, replica, "k", 0).await?.len() == 1, "replica {replica} has lost the key");
+    }
+    Ok(())
+}
+
 /// Passes connections on to `address`, and changes a byte of each long run of `x` that comes from there.
 async fn damaging_proxy(address: String) -> Result<String> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
