@@ -163,17 +163,20 @@ pub(crate) fn founder(config: &Config, restored: String) -> (Identity, BTreeMap<
     (identity, peers)
 }
 
-/// The state with which the cluster begins. The same on each founder.
-pub(crate) fn founding(config: &Config) -> Founding {
+/// The state with which the cluster begins. The same on each founder, so disks are not in it; but the only founder
+/// records its `disk` from the beginning, since nobody vouches for it.
+pub(crate) fn founding(config: &Config, disk: u64) -> Founding {
+    let founders = config.founders();
+    let disk = if founders.len() == 1 { disk } else { 0 };
     let member = |(name, address): (String, String)| system::Member {
         id: member_id(config, &name),
         name,
         peer_addresses: vec![address],
         client_urls: Vec::new(),
         learner: false,
-        disk: 0,
+        disk,
     };
-    Founding::of(config.founders().into_iter().map(member).collect())
+    Founding::of(founders.into_iter().map(member).collect())
 }
 
 /// Asks the cluster which member this node is: the one with its peer address. Its disk is recorded meanwhile.
@@ -260,6 +263,21 @@ mod tests {
         assert_eq!((restored.id, empty.id), (other.id, other.id));
         restored.write(folder.path()).unwrap();
         assert_eq!(identify(&config).unwrap().0, restored);
+    }
+
+    /// A second member that joined at once did not know it, and did not tell the founder that it was lost.
+    #[test]
+    fn the_only_founder_begins_with_its_disk_and_several_with_none() {
+        let disks = |others: &[&str]| {
+            let cluster = others.iter().map(|name| (name.to_string(), "h:1".into())).collect();
+            founding(&Config { cluster, ..Config::default() }, 7)
+                .members
+                .iter()
+                .map(|member| member.disk)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(disks(&[]), [7]);
+        assert_eq!(disks(&["a", "b"]), [0, 0]);
     }
 
     /// Such a folder was taken for an empty one.

@@ -102,7 +102,7 @@ fn open(config: &Config) -> Result<(Opened, BTreeMap<u64, String>), StartError> 
     let disk = RealDisk::open(&folder.join("log"))
         .map_err(|error| io_error(format!("opening {}", folder.join("log").display()), error))?;
     let (identity, peers) = membership::identify(config)?;
-    let founding = identity.founder.then(|| membership::founding(config));
+    let founding = identity.founder.then(|| membership::founding(config, identity.disk));
     let owner = membership::owner(&identity);
     let settled = owner.settled;
     let mut opened =

@@ -49,7 +49,7 @@ pub fn restore(config: &Config, file: &Path) -> Result<Progress, StartError> {
     }
     fs::create_dir_all(&unfinished).map_err(failed)?;
     let (identity, _) = founder(config, sha);
-    let progress = fill(config, &unfinished, snapshot, file)?;
+    let progress = fill(config, &unfinished, snapshot, file, identity.disk)?;
     identity.write(&unfinished).map_err(failed)?;
     let parent = target.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     fs::rename(&unfinished, target).and_then(|()| File::open(parent)?.sync_all()).map_err(failed)?;
@@ -100,6 +100,7 @@ fn fill(
     folder: &Path,
     mut snapshot: impl Read,
     file: &Path,
+    disk: u64,
 ) -> Result<Progress, StartError> {
     let failed = |error: OpenError| StartError::Open(error);
     let stores = StoreFolder::open(&folder.join("store")).map_err(|error| failed(error.into()))?;
@@ -115,7 +116,7 @@ fn fill(
         importer.chunk(chunk).map_err(|error| damaged(&error))?;
     }
     let (store, _) = importer.commit().map_err(|error| damaged(&error))?;
-    let founding = founding(config);
+    let founding = founding(config, disk);
     let begin = || {
         let progress = machines::found_again(&store, founding.record(), &founding.members)?;
         store.batch_applied(progress.index)?;
