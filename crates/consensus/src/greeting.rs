@@ -92,6 +92,11 @@ pub enum Verdict {
     Unknown = 7,
 }
 
+impl Verdict {
+    /// Those after which retrying cannot help, here or elsewhere: the dialler must not run.
+    pub const FINAL: [Self; 3] = [Self::Removed, Self::Duplicate, Self::OtherDisk];
+}
+
 /// The answer to a greeting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Answer {
@@ -267,8 +272,7 @@ pub(crate) fn dial_within(
         ),
         other => format!("{address} answered {other}: it is not a peer of this version"),
     };
-    let forever = [Verdict::Removed, Verdict::Duplicate, Verdict::OtherDisk];
-    let forever = forever.iter().any(|verdict| *verdict as u64 == answer.verdict);
+    let forever = Verdict::FINAL.iter().any(|verdict| *verdict as u64 == answer.verdict);
     Err(DialError::Refused { text, forever })
 }
 

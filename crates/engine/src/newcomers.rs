@@ -24,12 +24,13 @@ pub(crate) fn ask_about(shared: &Shared, newcomer: u64, claimed: &str) -> bool {
     if asked.is_some_and(|at_ms| shared.now_ms().saturating_sub(at_ms) < PAUSE_MS) {
         return false;
     }
-    let address = transport.peers().into_values().find_map(|peer| {
+    let peers = transport.peers();
+    let address = peers.values().find_map(|peer| {
         // A question of nobody's address: it records no disk.
-        let (cluster, answer) = join::ask(&peer, "", 0).ok()?;
+        let (cluster, answer) = join::ask(peer, "", 0).ok()?;
         answer.peers.get(&newcomer).filter(|_| cluster == shared.cluster).cloned()
     });
-    if transport.peers().is_empty()
+    if peers.is_empty()
         && let Err(DialError::Refused { text, forever: true }) =
             transport.dial_at(claimed, newcomer, Purpose::Found)
     {

@@ -115,19 +115,11 @@ impl Log {
         // Invariant: Blocks. The writer's lock is held until the sync returns.
         let written =
             writer.file.write_at(writer.offset, &mut block.parts()).map_err(|error| ("writing", error));
-        if mutants::is("append-unsynced") {
-            return written.map_err(|(_, source)| LogError::Io {
-                operation: "writing",
-                file: String::new(),
-                source,
-            });
-        }
-        written.and_then(|()| writer.file.sync().map_err(|error| ("syncing", error))).map_err(
-            |(operation, source)| {
-                writer.failed = true;
-                LogError::Io { operation, file: segment_name(writer.number), source }
-            },
-        )
+        let sync = || if mutants::is("append-unsynced") { Ok(()) } else { writer.file.sync() };
+        written.and_then(|()| sync().map_err(|error| ("syncing", error))).map_err(|(operation, source)| {
+            writer.failed = true;
+            LogError::Io { operation, file: segment_name(writer.number), source }
+        })
     }
 
     /// Begins the next segment. It repeats the hard states and bases of older ones, so that those can be

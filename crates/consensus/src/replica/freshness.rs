@@ -124,8 +124,7 @@ impl Replica {
         let reign = (self.term(), self.leader());
         if !self.is_leader() {
             // A learner, or a replica whose disk hangs, does not campaign, and so never gives its leader up.
-            let patience = 2 * self.options.election_ticks as u64;
-            let lately = self.heard.get(&reign.1).is_some_and(|tick| self.ticks - tick <= patience);
+            let lately = self.has_heard(reign.1, 2);
             return self.fresh.under(reign).own.filter(|_| lately);
         }
         if !self.raw.raft.commit_to_current_term() {

@@ -75,9 +75,8 @@ impl Replica {
     /// after a while, if several have: the first may be no better off than this leader.
     fn successor(&self) -> Option<u64> {
         let patience = self.options.election_ticks as u64;
-        let answers = |id: &u64| self.heard.get(id).is_some_and(|tick| self.ticks - tick <= patience);
         let raft = &self.raw.raft;
-        let others = raft.prs().iter().filter(|(id, _)| **id != self.id() && answers(id));
+        let others = raft.prs().iter().filter(|(id, _)| **id != self.id() && self.has_heard(**id, 1));
         let voters = others.filter(|(id, _)| raft.prs().conf().voters().contains(**id));
         let turn = (self.ticks / patience % 64) as u32;
         voters.max_by_key(|(id, progress)| (progress.matched, id.rotate_left(turn))).map(|(id, _)| *id)

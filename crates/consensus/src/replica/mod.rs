@@ -225,13 +225,17 @@ impl Replica {
         if !self.is_leader() {
             return Vec::new();
         }
-        let patience = 2 * self.options.election_ticks as u64;
-        let lately = |id| self.heard.get(id).is_some_and(|tick| self.ticks - tick <= patience);
         let progress = self.raw.raft.prs().iter();
         let mut followers: Vec<_> =
-            progress.map(|(id, progress)| (*id, progress.matched, lately(id))).collect();
+            progress.map(|(id, progress)| (*id, progress.matched, self.has_heard(*id, 2))).collect();
         followers.sort_unstable();
         followers
+    }
+
+    /// Whether a message of `member` came within so many election timeouts.
+    fn has_heard(&self, member: u64, elections: u64) -> bool {
+        let patience = elections * self.options.election_ticks as u64;
+        self.heard.get(&member).is_some_and(|tick| self.ticks - tick <= patience)
     }
 
     /// The configuration in force.

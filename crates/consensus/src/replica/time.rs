@@ -51,11 +51,9 @@ impl Time {
 
     /// The time; never before a stamp of the log.
     pub(super) fn now(&self) -> Stamp {
-        if mutants::is("stamp-by-wall") {
-            let wall = self.at(self.wall_offset.unwrap_or(self.offset));
-            return Stamp(u64::try_from(wall).unwrap_or(0)).max(self.newest);
-        }
-        Stamp(u64::try_from(self.at(self.offset)).unwrap_or(0)).max(self.newest)
+        let by_wall = self.wall_offset.filter(|_| mutants::is("stamp-by-wall"));
+        let offset = by_wall.unwrap_or(self.offset);
+        Stamp(u64::try_from(self.at(offset)).unwrap_or(0)).max(self.newest)
     }
 
     /// See [`super::Replica::time_offset_ms`].

@@ -69,26 +69,25 @@ impl LogThread {
         for append in &mut *appends {
             self.records.append(&mut append.records);
         }
-        if mutants::is("written-before-sync")
-            && let Some(last) = appends.last().map(|append| append.number)
-        {
-            for (to, message) in appends.drain(..).flat_map(|append| append.messages) {
-                send(&self.shared, to, message);
-            }
-            self.shared.inbox.push(Input::Written(last));
+        if mutants::is("written-before-sync") {
+            self.announce(appends);
         }
         let written = self.write();
-        if written != Written::Done {
-            return written;
+        if written == Written::Done {
+            self.records.clear();
+            // Invariant: Durable before answered. Peers and the raft thread hear of records only after their sync.
+            self.announce(appends);
         }
-        self.records.clear();
-        // Invariant: Durable before answered. Peers and the raft thread hear of records only after their sync.
-        let Some(last) = appends.last().map(|append| append.number) else { return written };
+        written
+    }
+
+    /// Says that `appends` are written.
+    fn announce(&self, appends: &mut Vec<Append>) {
+        let Some(last) = appends.last().map(|append| append.number) else { return };
         for (to, message) in appends.drain(..).flat_map(|append| append.messages) {
             send(&self.shared, to, message);
         }
         self.shared.inbox.push(Input::Written(last));
-        written
     }
 
     /// False if the log can no longer be written.

@@ -282,10 +282,10 @@ fn work_off(apply: &Mutex<ApplyThread>, work: &WorkQueue, shared: &Shared) -> bo
 
 /// A refusal to be dialled, as [`Stepped::ask_founders`] takes it.
 pub fn refusal(verdict: Verdict) -> DialError {
-    match verdict {
-        Verdict::Removed | Verdict::Duplicate | Verdict::OtherDisk => {
-            DialError::Refused { text: format!("{verdict:?}"), forever: true }
-        }
-        other => io::Error::new(io::ErrorKind::ConnectionRefused, format!("{other:?}")).into(),
+    let text = format!("{verdict:?}");
+    if Verdict::FINAL.contains(&verdict) {
+        DialError::Refused { text, forever: true }
+    } else {
+        io::Error::new(io::ErrorKind::ConnectionRefused, text).into()
     }
 }
