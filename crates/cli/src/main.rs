@@ -3,6 +3,7 @@
 mod cluster;
 mod connection;
 mod demo;
+mod ending;
 mod kv;
 mod ledger;
 mod outcome;

@@ -1,5 +1,6 @@
 //! `quoin playground`: a cluster of processes on loopback, to try out, to test and to measure.
 
+use crate::ending::Ending;
 use crate::settings::Settings;
 use anyhow::{Context, Result};
 use clap::{Args, Command, FromArgMatches};
@@ -8,7 +9,6 @@ use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
-use tokio::signal::unix::{SignalKind, signal};
 
 /// How often the processes are looked at.
 const POLL: Duration = Duration::from_millis(500);
@@ -54,7 +54,7 @@ fn check(serve: &[String]) -> Result<()> {
 pub(crate) async fn run(playground: Playground) -> Result<()> {
     let Playground { replicas, dir, port_base, endpoints_file, settings } = playground;
     let port_base = if port_base == 0 { free_port_base(replicas)? } else { port_base };
-    let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
+    let mut ending = Ending::listen()?;
     let program = std::env::current_exe().context("finding this program")?;
     let cluster = Cluster { program, replicas, dir: dir.clone(), port_base, settings };
     check(&cluster.arguments(0))?;
@@ -72,8 +72,7 @@ pub(crate) async fn run(playground: Playground) -> Result<()> {
     let mut known = BTreeSet::new();
     loop {
         tokio::select! {
-            _ = terminate.recv() => break,
-            _ = tokio::signal::ctrl_c() => break,
+            () = ending.asked() => break,
             () = tokio::time::sleep(POLL) => {
                 for replica in running.ended()? {
                     if known.insert(replica) {

@@ -1,25 +1,27 @@
 //! `quoin serve` and `quoin dev`: one node in this process, until it is told to stop.
 
+use crate::ending::Ending;
 use anyhow::{Context, Result, bail};
 use quoin_node::{Config, Node};
 use std::io::Write;
 use std::time::Duration;
-use tokio::signal::unix::{SignalKind, signal};
 
 /// Longer than any stop that is not stuck.
 const STOP_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Runs a node until SIGTERM, SIGINT or a fault.
 pub(crate) async fn serve(config: Config) -> Result<()> {
-    let node = Node::start(config).await?;
-    run(node).await
+    let mut ending = Ending::listen()?;
+    let node = start(config, &mut ending).await?;
+    run(node, ending).await
 }
 
 /// Runs a single node and prints how to use it.
 pub(crate) async fn dev(config: Config) -> Result<()> {
     let (client, http, folder) = (config.listen_client, config.listen_http, config.data_dir.clone());
     let resp = config.listen_resp;
-    let node = Node::start(config).await?;
+    let mut ending = Ending::listen()?;
+    let node = start(config, &mut ending).await?;
     let mut out = std::io::stdout();
     writeln!(
         out,
@@ -32,7 +34,19 @@ pub(crate) async fn dev(config: Config) -> Result<()> {
          etcdctl --endpoints {client} watch --prefix ''\n",
         folder = folder.display()
     )?;
-    run(node).await
+    run(node, ending).await
+}
+
+/// Starts a node. Asked to end before it has started, the process ends at once: there is nobody to tell, and a
+/// start that is cut off is one that a crash could have cut off.
+async fn start(config: Config, ending: &mut Ending) -> Result<Node> {
+    tokio::select! {
+        node = Node::start(config) => Ok(node?),
+        () = ending.asked() => {
+            tracing::info!("stopped before it had started");
+            std::process::exit(0);
+        }
+    }
 }
 
 /// Ends the process if it has not ended by itself in [`STOP_PATIENCE`]: a disk that hangs must not keep a node
@@ -47,11 +61,9 @@ fn end_in_time() -> Result<()> {
     spawned.map(drop).context("starting a thread")
 }
 
-async fn run(node: Node) -> Result<()> {
-    let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
+async fn run(node: Node, mut ending: Ending) -> Result<()> {
     let reason = tokio::select! {
-        _ = terminate.recv() => None,
-        _ = tokio::signal::ctrl_c() => None,
+        () = ending.asked() => None,
         reason = node.failed() => Some(reason),
     };
     tracing::info!("stopping");

@@ -2,9 +2,9 @@
 
 use crate::harness::PROGRAM;
 use anyhow::{Result, ensure};
-use quoin_testkit::Ports;
+use quoin_testkit::{Cluster, Ports, wait_blocking};
 use std::fs;
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::Command;
 
@@ -110,5 +110,18 @@ fn a_node_that_cannot_start_says_why_once() -> Result<()> {
     fs::write(&data, "a file")?;
     let said = serve(&[])?;
     ensure!(said.contains(&data) && said.matches("os error").count() == 1, "{said}");
+    Ok(())
+}
+
+/// The signal ended the process: whoever had started it took that for a crash.
+#[test]
+fn a_node_that_is_asked_to_end_before_it_has_started_ends_well() -> Result<()> {
+    let mut cluster = Cluster::new(PROGRAM, 3, &[])?;
+    // Without the other founders it never starts.
+    cluster.spawn(0)?;
+    wait_blocking("its port to be taken", || TcpStream::connect(cluster.client_address(0)))?;
+    cluster.stop(0)?;
+    let log = cluster.log(0);
+    ensure!(log.contains("stopped before it had started") && !log.contains("ERROR"), "{log}");
     Ok(())
 }
