@@ -17,23 +17,36 @@ pub(crate) async fn kv_operation(
     engine: &Engine,
     operation: kv::Operation,
 ) -> Result<(Revision, kv::Response), Error> {
-    let by_range = match &operation {
-        kv::Operation::Delete(delete) => !delete.range_end.is_empty(),
-        kv::Operation::Txn(_) => true,
-        _ => false,
-    };
-    let command = operation.into_command();
-    check_size(engine, &command)?;
-    if !by_range {
+    if !kv::covers_ranges(&operation) {
+        let command = operation.into_command();
+        check_size(engine, &command)?;
         return kv_reply(engine.propose(command).await?);
     }
-    loop {
-        // One that found its log entry crowded has done nothing, and finds room in one that follows.
+    // It costs a look at the range, up to a bound, that others do not wait behind those that are large.
+    let view = engine.latest();
+    let looked = long_read(move || Ok((kv::takes_long(view.view(), &operation)?, operation)));
+    let (long, operation) = looked.await?;
+    let command = operation.into_command();
+    check_size(engine, &command)?;
+    if !long {
         match engine.propose(command.clone()).await? {
+            // It found its log entry crowded, and has done nothing.
             Reply::Kv(kv::Reply { result: Err(Refusal::Crowded), .. }) => {}
             reply => return kv_reply(reply),
         }
     }
+    kv_reply(engine.propose_paced(command).await?)
+}
+
+/// As [`kv_operation`], for a command that takes long.
+///
+/// # Errors
+/// As [`kv_operation`].
+pub(crate) async fn long_kv_operation(
+    engine: &Engine,
+    operation: kv::Operation,
+) -> Result<(Revision, kv::Response), Error> {
+    kv_reply(engine.propose_paced(operation.into_command()).await?)
 }
 
 /// The response to a kv command, with the newest revision after it.
@@ -268,5 +281,26 @@ mod tests {
             let error = Error::from(refusal);
             assert!(matches!(error, Error::Etcd(known) if known == expected), "{refusal:?}: {error:?}");
         }
+    }
+
+    /// Large deletions of many clients went into the log one after the other, and a put waited behind all of them.
+    #[test]
+    fn a_deletion_of_very_many_keys_takes_its_turn_and_one_of_few_does_not() {
+        crate::testing::alone(|engine| async move {
+            let put = |number: usize| {
+                let put = kv::Put { key: format!("k{number:04}").into(), ..kv::Put::default() };
+                kv::Operation::Put(put).into_command()
+            };
+            for reply in engine.propose_many((0..2000).map(put).collect()).await {
+                kv_reply(reply.unwrap()).unwrap();
+            }
+            let paced = &engine.metrics().commands_paced;
+            for (key, range_end, many, expected) in [("k0000", "k0100", 100, 0), ("k", "l", 1900, 1)] {
+                let delete = kv::Delete { key: key.into(), range_end: range_end.into(), prev_kv: false };
+                let (_, done) = kv_operation(&engine, kv::Operation::Delete(delete)).await.unwrap();
+                assert_eq!(done, kv::Response::Delete { deleted: many, prev_kvs: Vec::new() });
+                assert_eq!(paced.get(), expected);
+            }
+        });
     }
 }

@@ -13,6 +13,7 @@
 //!                    entry count, per entry: u8 kind, varint term, varint index, context, data
 //!   2 forward        u64 request, u32 count, per command: u8 face, u32 length, bytes
 //!   3 forward reply  u64 request, u8 outcome, u64 index, u64 term, u32 position
+//!   4 paced forward  as a forward
 //! context and data are varint length + bytes.
 //!
 //! A heartbeat's index is the leader's time, its answer's index and the log_term of an append's acceptance are the
@@ -80,6 +81,7 @@ pub(crate) const PEER_TYPES: [eraftpb::MessageType; 12] = {
 const RAFT: u8 = 1;
 const FORWARD: u8 = 2;
 const FORWARD_REPLY: u8 = 3;
+const PACED_FORWARD: u8 = 4;
 /// Payloads below this are copied into the frame's own buffer: a copy costs less than one more slice in a
 /// system call.
 const INLINE_MAX: usize = 512;
@@ -120,13 +122,14 @@ impl FrameBuffer {
         body.own.extend_from_slice(&[0; FRAME_HEADER]);
         body.own.push(match message {
             PeerMessage::Raft(_) => RAFT,
-            PeerMessage::Forward { .. } => FORWARD,
+            PeerMessage::Forward { paced: false, .. } => FORWARD,
+            PeerMessage::Forward { paced: true, .. } => PACED_FORWARD,
             PeerMessage::ForwardReply { .. } => FORWARD_REPLY,
         });
         body.own.extend_from_slice(&group.0.to_le_bytes());
         match message {
             PeerMessage::Raft(RaftMessage(message)) => encode_raft(&mut body, message),
-            PeerMessage::Forward { request, commands } => encode_forward(&mut body, *request, commands),
+            PeerMessage::Forward { request, commands, .. } => encode_forward(&mut body, *request, commands),
             PeerMessage::ForwardReply { request, outcome } => encode_reply(&mut body, *request, *outcome),
         }
         self.append(body);
@@ -271,7 +274,8 @@ pub(crate) fn decode_body(body: Bytes, crc: u32) -> Result<(GroupId, PeerMessage
     let group = GroupId(reader.take(4)?.get_u32_le());
     let message = match kind {
         RAFT => PeerMessage::Raft(RaftMessage(Box::new(decode_raft(&mut reader)?))),
-        FORWARD => decode_forward(&mut reader)?,
+        FORWARD => decode_forward(&mut reader, false)?,
+        PACED_FORWARD => decode_forward(&mut reader, true)?,
         FORWARD_REPLY => decode_reply(&mut reader)?,
         _ => return Err(reader.malformed()),
     };
@@ -312,7 +316,7 @@ fn decode_raft(reader: &mut Reader) -> Result<eraftpb::Message, Malformed> {
     Ok(message)
 }
 
-fn decode_forward(reader: &mut Reader) -> Result<PeerMessage, Malformed> {
+fn decode_forward(reader: &mut Reader, paced: bool) -> Result<PeerMessage, Malformed> {
     let request = reader.take(8)?.get_u64_le();
     let count = reader.take(4)?.get_u32_le();
     if count as usize > FORWARD_COMMANDS_MAX {
@@ -324,7 +328,7 @@ fn decode_forward(reader: &mut Reader) -> Result<PeerMessage, Malformed> {
         let length = reader.take(4)?.get_u32_le() as usize;
         commands.push(Command { face, bytes: reader.take(length)? });
     }
-    Ok(PeerMessage::Forward { request, commands })
+    Ok(PeerMessage::Forward { request, commands, paced })
 }
 
 fn decode_reply(reader: &mut Reader) -> Result<PeerMessage, Malformed> {
@@ -386,7 +390,8 @@ mod tests {
         let outcome = ForwardOutcome::Proposed { index: 5, term: 3, position: 2 };
         round_trip(&[
             append(b"small"),
-            PeerMessage::Forward { request: 1, commands: vec![command.clone(), command] },
+            PeerMessage::Forward { request: 1, commands: vec![command.clone(); 2], paced: false },
+            PeerMessage::Forward { request: 2, commands: vec![command], paced: true },
             append(&[9; 5000]),
             PeerMessage::ForwardReply { request: 1, outcome },
         ]);
@@ -401,6 +406,10 @@ mod tests {
         assert_eq!(&wire[..4], (body.len() as u32).to_le_bytes());
         assert_eq!(&wire[4..8], crc32c::crc32c(body).to_le_bytes());
         assert_eq!(&wire[8..], body);
+        let command = Command { face: Face::Kv, bytes: Bytes::from_static(b"xy") };
+        buffer.push(GroupId(7), &PeerMessage::Forward { request: 3, commands: vec![command], paced: true });
+        let wire = buffer.take().concat();
+        assert_eq!(&wire[8..], b"\x04\x07\0\0\0\x03\0\0\0\0\0\0\0\x01\0\0\0\x01\x02\0\0\0xy");
     }
 
     #[test]

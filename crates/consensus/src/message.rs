@@ -14,6 +14,8 @@ pub enum PeerMessage {
         request: u64,
         /// The commands, in order.
         commands: Vec<Command>,
+        /// They may take long to apply: they get an entry of their own, in their turn.
+        paced: bool,
     },
     /// The answer to a [`PeerMessage::Forward`].
     ForwardReply {

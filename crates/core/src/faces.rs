@@ -6,6 +6,7 @@
 //!
 //! No face depends on this file, so faces know neither each other nor their commands' envelope.
 
+use crate::allowance::Allowance;
 use crate::codec::Malformed;
 use crate::entry::Entry;
 use crate::store::{StoreError, View};
@@ -169,9 +170,9 @@ impl Faces {
 
     /// Lets what is due by the entry's stamp expire, within bounds per entry; the rest waits for the next
     /// entry. Each lease, key and node takes a revision of its own, all transfers take one together.
-    pub(crate) fn expire(&mut self, entry: &mut Entry<'_>) -> Result<(), StoreError> {
-        self.kv.begin_entry();
-        let (mut left, stamp) = (kv::EXPIRIES_PER_BATCH_MAX, entry.progress().stamp);
+    pub(crate) fn expire(&mut self, entry: &mut Entry<'_>, allowed: Allowance) -> Result<(), StoreError> {
+        self.kv.begin_entry(allowed);
+        let (mut left, stamp) = (allowed.most, entry.progress().stamp);
         for due in self.kv.due(entry.view(), stamp, left)? {
             if !self.kv.has_room() {
                 self.kv.put_off(&due);
@@ -183,10 +184,11 @@ impl Faces {
         for due in self.route.due(entry.view(), stamp, left)? {
             entry.run(|tx| self.route.expire(tx, due))?;
         }
-        let due = self.ledger.due(entry.view(), stamp)?;
+        let due = self.ledger.due(entry.view(), stamp, allowed.most)?;
         if !due.is_empty() {
             entry.run(|tx| self.ledger.expire(tx, due))?;
         }
+        self.kv.begin_commands();
         Ok(())
     }
 }
@@ -208,7 +210,7 @@ mod tests {
     use crate::{Batch, Machines, Store, Term};
 
     /// How many leases, keys and nodes an entry lets expire decides what its commands see, so all versions
-    /// must agree.
+    /// must agree. Entries with clients' commands let a thousand expire each, for which the clients waited.
     #[test]
     fn an_entry_lets_a_bounded_number_expire_over_kv_and_route_together() {
         let store = MemoryStore::new();
@@ -234,11 +236,16 @@ mod tests {
         let faces = |events: Vec<crate::Event>| -> Vec<u8> {
             events.iter().flat_map(|event| &event.changes).map(|change| change.key[0]).collect()
         };
-        let (events, deadline) = apply(101, &[]);
-        assert_eq!(faces(events), [vec![kv::FACE; 700], vec![route::FACE; 300]].concat());
+        // Beside a client's commands: a hundred, and one for each.
+        let clients = vec![kv::Operation::LeaseKeepAlive(1).into_command(); 5];
+        assert_eq!(faces(apply(101, &clients).0), vec![kv::FACE; 105]);
+        // By itself: as many as the leader says.
+        let expire = |most| [system::Operation::Expire(most).into_command()];
+        let (events, deadline) = apply(101, &expire(900));
+        assert_eq!(faces(events), [vec![kv::FACE; 595], vec![route::FACE; 305]].concat());
         assert_eq!(deadline, Some(Stamp(101)));
-        let (events, deadline) = apply(101, &[]);
-        assert_eq!((faces(events), deadline), (vec![route::FACE; 400], None));
+        let (events, deadline) = apply(101, &expire(u32::MAX));
+        assert_eq!((faces(events), deadline), (vec![route::FACE; 395], None));
     }
 
     /// The entries of the expiry indexes, and all that was ever written to them.

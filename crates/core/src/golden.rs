@@ -203,7 +203,7 @@ impl World<'_> {
     fn time(&mut self, ms: u64) {
         self.stamp += ms;
         while self.machines.next_deadline().is_some_and(|deadline| deadline.0 <= self.stamp) {
-            let (_, events) = self.apply(system::Operation::Tick(true).into_command());
+            let (_, events) = self.apply(system::Operation::Expire(1000).into_command());
             events.iter().for_each(|event| (self.show_event)(self, event));
         }
     }

@@ -129,7 +129,7 @@ fn small(random: &mut Random) -> u32 {
 
 fn system_operation(random: &mut Random) -> system::Operation {
     let alarm = |random: &mut Random| system::Alarm { member: number(random), kind: small(random) as i32 };
-    match random.below(8) {
+    match random.below(9) {
         0 => system::Operation::Compact(number(random)),
         1 => {
             let addresses = vec![text(random); random.below(3) as usize];
@@ -151,6 +151,7 @@ fn system_operation(random: &mut Random) -> system::Operation {
             let client_urls = vec![text(random); random.below(3) as usize];
             system::Operation::Introduce(system::Introduction { member, name, client_urls })
         }
+        7 => system::Operation::Expire(random.below(2000) as u32),
         _ => system::Operation::Tick(true),
     }
 }

@@ -15,6 +15,7 @@
 //! scripts. In all of them `encode` returns bytes, `encode_into` appends them, `decode` reads them; `*_key`
 //! makes a store key, `*_prefix` the beginning of several.
 
+mod allowance;
 pub mod batch;
 mod charge;
 pub mod codec;

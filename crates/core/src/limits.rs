@@ -23,3 +23,5 @@ pub const ENCODING_BYTES_MAX: usize = 64 << 10;
 
 /// Maximum bytes of a command. A longer one is refused without being decoded.
 pub const COMMAND_BYTES_MAX: usize = REQUEST_BYTES_MAX + ENCODING_BYTES_MAX;
+/// Maximum leases, keys and nodes that a log entry lets expire, whatever its commands say.
+pub const EXPIRIES_MAX: usize = 5000;

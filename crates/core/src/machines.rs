@@ -1,5 +1,6 @@
 //! How log entries are applied to the machines of all faces, and how a cluster is founded.
 
+use crate::allowance::Allowance;
 use crate::batch::Batch;
 use crate::entry::Entry;
 use crate::faces::{Command, Faces, Memory, Reply};
@@ -52,7 +53,7 @@ impl Machines {
     }
 
     /// When the next lease, key, node or pending transfer may expire, never later than it does: a leader with
-    /// nothing else to do proposes [`system::Operation::Tick`] once the time has come.
+    /// nothing else to do proposes [`system::Operation::Expire`] once the time has come.
     pub fn next_deadline(&self) -> Option<Stamp> {
         self.faces.next_deadline()
     }
@@ -78,7 +79,7 @@ impl Machines {
         if !payload.is_empty() {
             let batch = Batch::decode(payload)?;
             entry.set_stamp(batch.stamp, term);
-            self.faces.expire(&mut entry)?;
+            self.faces.expire(&mut entry, Allowance::of(&batch.commands))?;
             replies.reserve(batch.commands.len());
             for command in batch.commands {
                 replies.push(entry.run(|tx| self.faces.apply(tx, command))?);

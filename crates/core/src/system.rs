@@ -111,7 +111,7 @@ pub struct Alarm {
 #[derive(Clone, PartialEq, Message)]
 pub struct Command {
     /// Which operation.
-    #[prost(oneof = "Operation", tags = "1, 2, 3, 4, 5, 6, 7, 8")]
+    #[prost(oneof = "Operation", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9")]
     pub operation: Option<Operation>,
 }
 
@@ -133,7 +133,7 @@ pub enum Operation {
     /// Clear an alarm.
     #[prost(message, tag = "5")]
     ClearAlarm(Alarm),
-    /// Only let what is due expire.
+    /// Only let what is due expire; earlier versions wrote it.
     #[prost(bool, tag = "6")]
     Tick(bool),
     /// Record a member's disk, if it has none.
@@ -142,6 +142,10 @@ pub enum Operation {
     /// Set a member's name and client URLs, if it is known.
     #[prost(message, tag = "8")]
     Introduce(Introduction),
+    /// The entry lets at most so many leases, keys and nodes that are due expire, and at most
+    /// [`EXPIRIES_MAX`](crate::limits::EXPIRIES_MAX).
+    #[prost(uint32, tag = "9")]
+    Expire(u32),
 }
 
 static MEMBER: Costs = Costs(&[(3, Part::Bytes(size_of::<String>())), (4, Part::Bytes(size_of::<String>()))]);
@@ -163,6 +167,8 @@ impl Operation {
 pub enum Reply {
     /// Done.
     Done,
+    /// What was due has expired, as far as it was to.
+    Expired,
     /// The revision to compact to is compacted already, or in the future.
     Unavailable(history::Unavailable),
     /// The bytes are not a command of this version.
@@ -171,7 +177,7 @@ pub enum Reply {
 
 /// Applies one command.
 pub(crate) fn apply(tx: &mut Tx<'_>, bytes: Bytes) -> Result<Reply, StoreError> {
-    let Some(Command { operation: Some(operation) }) = decode_command(bytes) else {
+    let Some(operation) = decode(bytes) else {
         return Ok(Reply::Malformed);
     };
     match operation {
@@ -183,6 +189,7 @@ pub(crate) fn apply(tx: &mut Tx<'_>, bytes: Bytes) -> Result<Reply, StoreError> 
         Operation::RaiseAlarm(alarm) => tx.put(&alarm_key(&alarm), alarm.encode_to_vec().into()),
         Operation::ClearAlarm(alarm) => tx.delete(&alarm_key(&alarm)),
         Operation::Tick(_) => {}
+        Operation::Expire(_) => return Ok(Reply::Expired),
         Operation::ClaimDisk(claim) => claim_disk(tx, &claim)?,
         Operation::Introduce(Introduction { member, name, client_urls }) => {
             if let Some(known) = get_member(tx, member)? {
@@ -191,6 +198,11 @@ pub(crate) fn apply(tx: &mut Tx<'_>, bytes: Bytes) -> Result<Reply, StoreError> 
         }
     }
     Ok(Reply::Done)
+}
+
+/// The operation of a command, if it is one of this version.
+pub(crate) fn decode(bytes: Bytes) -> Option<Operation> {
+    decode_command::<Command>(bytes)?.operation
 }
 
 pub(crate) fn put_member(tx: &mut Tx<'_>, member: &Member) {

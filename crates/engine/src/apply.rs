@@ -8,7 +8,7 @@ use quoin_consensus::replica::{
     Barrier, Committed, Content, Expectation, GIVE_UP_TICKS, Lost, ReadWaiter, Waiter,
 };
 use quoin_core::machines::Outcome;
-use quoin_core::{Event, Index, Machines, Memory, Progress, Reply, Stamp, Store, StoreError, Term};
+use quoin_core::{Event, Index, Machines, Memory, Progress, Reply, Stamp, Store, StoreError, Term, system};
 use std::collections::BTreeMap;
 
 /// One replica's machines, and who waits for which entry.
@@ -34,6 +34,8 @@ pub struct Applied {
     pub answers: Vec<(Waiter, Result<Reply, Lost>)>,
     /// Whether the cluster's own records (members, alarms) may have changed.
     pub system_changed: bool,
+    /// The entry was there to let something expire.
+    pub expired: bool,
     /// Commands in the entry.
     pub commands: usize,
 }
@@ -104,10 +106,11 @@ impl Applier {
         if let Some(observer) = &mut self.observer {
             observer(index, &replies, &events);
         }
-        let system_changed = configured || replies.iter().any(|reply| matches!(reply, Reply::System(_)));
+        let expired = replies.contains(&Reply::System(system::Reply::Expired));
+        let system_changed = configured || replies.iter().any(changes_system);
         let commands = replies.len();
         let answers = self.answers(entry.index, entry.term, replies);
-        Ok(Applied { events, answers, system_changed, commands })
+        Ok(Applied { events, answers, system_changed, expired, commands })
     }
 
     fn answers(&mut self, index: u64, term: u64, replies: Vec<Reply>) -> Vec<(Waiter, Result<Reply, Lost>)> {
@@ -169,4 +172,8 @@ impl Applier {
         }
         Ok(())
     }
+}
+
+fn changes_system(reply: &Reply) -> bool {
+    matches!(reply, Reply::System(reply) if *reply != system::Reply::Expired)
 }

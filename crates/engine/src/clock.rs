@@ -38,9 +38,14 @@ impl Clock {
 
     /// Milliseconds since this was made.
     pub(crate) fn monotonic_ms(&self) -> u64 {
+        self.monotonic_us() / 1000
+    }
+
+    /// Microseconds since this was made. A simulation counts milliseconds.
+    pub(crate) fn monotonic_us(&self) -> u64 {
         match &self.simulated {
-            None => self.started.elapsed().as_millis() as u64,
-            Some(simulated) => simulated.monotonic_ms(),
+            None => self.started.elapsed().as_micros() as u64,
+            Some(simulated) => simulated.monotonic_ms() * 1000,
         }
     }
 

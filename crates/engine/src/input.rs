@@ -15,6 +15,8 @@ pub(crate) enum Input {
     PeerLost(u64),
     /// A command of a client of this node.
     Propose(Proposal),
+    /// Likewise, one that may take long to apply.
+    ProposePaced(Proposal),
     /// A linearizable read.
     Read(ReadWaiter),
     /// The log thread has written the append of this number.

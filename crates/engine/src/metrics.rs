@@ -18,6 +18,8 @@ pub struct Metrics {
     /// The applied ones of [`Self::commands`], without the lookup by label: this is counted for every
     /// command.
     pub commands_applied: IntCounter,
+    /// Commands that took their turn because they take long, see [`crate::Engine::propose_paced`].
+    pub commands_paced: IntCounter,
     /// Reads that were served linearizably.
     pub reads_linearizable: IntCounter,
     /// Reads that were served from this replica's own state.
@@ -140,10 +142,15 @@ impl Default for Metrics {
             "quoin_http_garbage_connections_total",
             "HTTP connections closed for bytes that are no request.",
         );
+        let commands_paced = make.counter(
+            "quoin_commands_paced_total",
+            "Commands of this node that took their turn because they take long, such as large deletions.",
+        );
         let gauges = Gauges::register(&make);
         Self {
             commands_applied: commands.with_label_values(&["applied"]),
             commands,
+            commands_paced,
             reads_linearizable: reads.with_label_values(&["linearizable"]),
             reads_local: reads.with_label_values(&["local"]),
             reads_refused,

@@ -62,6 +62,14 @@ struct Admission<'a> {
 type Answer = oneshot::Receiver<Result<Reply, Lost>>;
 
 impl Admission<'_> {
+    /// Proposes `command`; returns what becomes of it.
+    async fn ask(mut self, command: Command, input: fn(Proposal) -> Input) -> Result<Reply, ProposeError> {
+        let (waiter, reply) = oneshot::channel();
+        self.reply = Some(reply);
+        self.shared.inbox.push(input(Proposal { command, waiter }));
+        self.answer().await
+    }
+
     /// What becomes of the command.
     async fn answer(mut self) -> Result<Reply, ProposeError> {
         let Some(reply) = &mut self.reply else { return Err(ProposeError::Stopped) };
@@ -95,11 +103,25 @@ impl Engine {
     /// See [`ProposeError`]: each variant says whether the command was done.
     pub async fn propose(&self, command: Command) -> Result<Reply, ProposeError> {
         let outcome = match self.admit(&command) {
-            Ok(mut admission) => {
-                let (waiter, reply) = oneshot::channel();
-                admission.reply = Some(reply);
-                self.shared.inbox.push(Input::Propose(Proposal { command, waiter }));
-                admission.answer().await
+            Ok(admission) => admission.ask(command, Input::Propose).await,
+            Err(refused) => Err(refused),
+        };
+        self.count(&outcome);
+        outcome
+    }
+
+    /// As [`Self::propose`], for a command that may take long to apply. One of this node goes at a time, and one of
+    /// all nodes; in between the cluster is free for as long as the last one took. So other commands wait
+    /// behind one of them at most.
+    ///
+    /// # Errors
+    /// As [`Self::propose`].
+    pub async fn propose_paced(&self, command: Command) -> Result<Reply, ProposeError> {
+        let outcome = match self.admit(&command) {
+            Ok(admission) => {
+                self.shared.metrics.commands_paced.inc();
+                let _turn = self.shared.paced.lock().await;
+                admission.ask(command, Input::ProposePaced).await
             }
             Err(refused) => Err(refused),
         };

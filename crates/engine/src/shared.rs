@@ -70,6 +70,8 @@ pub(crate) struct Shared {
     pub(crate) disk_full: AtomicBool,
     /// The stamp, in milliseconds, from which something is due to expire.
     pub(crate) next_deadline: AtomicU64,
+    /// Microseconds that it took to apply the last entry that was there to let something expire.
+    pub(crate) expiry_us: AtomicU64,
     /// Milliseconds of [`Clock::monotonic_ms`] at which this replica was last known to be up to date. 0: never
     /// yet.
     fresh_at_ms: AtomicU64,
@@ -79,6 +81,9 @@ pub(crate) struct Shared {
     replayed: watch::Sender<bool>,
     /// Why the replica stopped by itself.
     failure: watch::Sender<Option<String>>,
+    /// Whoever proposes what may take long holds this. **Invariant: Bounded.** The others wait, for as long as their
+    /// clients do.
+    pub(crate) paced: tokio::sync::Mutex<()>,
     pub(crate) in_flight: AtomicUsize,
     pub(crate) in_flight_bytes: AtomicUsize,
     /// Linearizable reads that wait.
@@ -125,11 +130,13 @@ impl Shared {
             no_space_alarm: AtomicBool::new(false),
             disk_full: AtomicBool::new(false),
             next_deadline: AtomicU64::new(u64::MAX),
+            expiry_us: AtomicU64::new(0),
             fresh_at_ms: AtomicU64::new(0),
             metrics: Metrics::default(),
             clock,
             replayed: watch::Sender::default(),
             failure: watch::Sender::default(),
+            paced: tokio::sync::Mutex::default(),
             in_flight: AtomicUsize::new(0),
             in_flight_bytes: AtomicUsize::new(0),
             reads_in_flight: AtomicUsize::new(0),

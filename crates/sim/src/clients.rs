@@ -161,7 +161,15 @@ impl World {
 
     pub(crate) fn propose(&mut self, place: usize, known: Known, command: Command) {
         let engine = self.process(place).stepped.engine();
-        let task = self.tasks.add(known, async move { Outcome::Write(engine.propose(command).await) });
+        // As a node does with what takes long.
+        let paced = self.rng.random_bool(0.1);
+        self.counts.paced += u64::from(paced);
+        let task = self.tasks.add(known, async move {
+            Outcome::Write(match paced {
+                true => engine.propose_paced(command).await,
+                false => engine.propose(command).await,
+            })
+        });
         self.schedule.after(PATIENCE, Event::GiveUp(task));
     }
 

@@ -34,6 +34,8 @@ pub struct Counts {
     pub local_reads: u64,
     /// Answered transfers of the ledger, those that were asked again included.
     pub transfers: u64,
+    /// Writes that were proposed to take turns.
+    pub paced: u64,
     /// Events that watchers were told of.
     pub watched: u64,
     /// Processes started.

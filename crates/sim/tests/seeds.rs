@@ -18,6 +18,7 @@ fn fifty_seeds_keep_every_promise() {
     assert!(sum(|report| report.counts.reads) > 500, "{reports:?}");
     assert!(sum(|report| report.counts.local_reads) > 100, "{reports:?}");
     assert!(sum(|report| report.counts.transfers) > 300, "{reports:?}");
+    assert!(sum(|report| report.counts.paced) > 100, "{reports:?}");
     assert!(sum(|report| report.counts.watched) > 500, "{reports:?}");
     assert!(sum(|report| report.counts.crashes) > 50, "{reports:?}");
     assert!(sum(|report| report.counts.partitions) > 20, "{reports:?}");

@@ -4,7 +4,6 @@
 //! it.
 
 use super::effects::{Lost, Waiter};
-use super::options::GIVE_UP_TICKS;
 use std::collections::BTreeMap;
 
 pub(super) struct Forwards {
@@ -27,10 +26,10 @@ impl Forwards {
         Self { sent: BTreeMap::new(), last_number: seed }
     }
 
-    /// Notes that commands of `waiters` are sent to `to`, and returns the number of the forward.
-    pub(super) fn send(&mut self, to: u64, waiters: Vec<Waiter>, tick: u64) -> u64 {
+    /// Notes that commands of `waiters`, who wait until `until_tick`, are sent to `to`, and returns the number of
+    /// the forward.
+    pub(super) fn send(&mut self, to: u64, waiters: Vec<Waiter>, until_tick: u64) -> u64 {
         self.last_number = self.last_number.wrapping_add(1);
-        let until_tick = tick + GIVE_UP_TICKS;
         self.sent.insert(self.last_number, Sent { to, waiters, until_tick });
         self.last_number
     }

@@ -124,6 +124,10 @@ impl Replica {
             return;
         }
         self.reads.begin_again();
+        if self.is_leader() {
+            self.pace.begin(self.raw.raft.raft_log.last_index());
+            self.pace.applied(self.applied);
+        }
         // It may have proposed what was forwarded to it, and say so yet.
         self.forwards.leads(now.1, self.ticks + self.options.election_ticks as u64);
     }

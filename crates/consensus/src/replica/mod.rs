@@ -5,11 +5,10 @@
 //! order.
 //!
 //! Reading order: this file (the loop around the library), `effects.rs` (what comes out), `admission.rs` (what
-//! comes in from peers), `proposals.rs` and
-//! `forwards.rs` (commands on their way into the log), `reads.rs` (linearizable reads), `changes.rs`
-//! (configuration entries), `leading.rs` (who gives leadership up), `freshness.rs` (how old what is applied may
-//! be), `appends.rs` (what is being written), `time.rs` (what stamps are made of), `resends.rs` (snapshots that
-//! failed).
+//! comes in from peers), `proposals.rs` and `forwards.rs` (commands on their way into the log), `pace.rs` (when
+//! those go that take long), `reads.rs` (linearizable reads), `changes.rs` (configuration entries), `leading.rs`
+//! (who gives leadership up), `freshness.rs` (how old what is applied may be), `appends.rs` (what is being
+//! written), `time.rs` (what stamps are made of), `resends.rs` (snapshots that failed).
 //!
 //! What it does not do: read a clock (time is an argument), touch files or sockets, or apply entries.
 
@@ -21,6 +20,7 @@ mod forwards;
 mod freshness;
 mod leading;
 mod options;
+mod pace;
 mod proposals;
 mod reads;
 mod resends;
@@ -30,6 +30,7 @@ pub use effects::{
     Append, Barrier, Committed, Content, Effects, Expectation, Lost, Proposal, ReadWaiter, Waiter,
 };
 pub use freshness::Freshness;
+use options::PACED_GIVE_UP_TICKS;
 pub use options::{GIVE_UP_TICKS, Options};
 
 use crate::configuration::Configuration;
@@ -43,8 +44,9 @@ use appends::{Appends, Writes};
 use forwards::Forwards;
 use freshness::{Beat, Clock, Fresh};
 use leading::Summons;
-use proposals::{NextBatch, Proposals};
-use quoin_core::{Batch, Stamp};
+use pace::Pace;
+use proposals::{Forwarded, NextBatch, Proposals};
+use quoin_core::{Batch, Command, Stamp};
 use raft::eraftpb::{self, EntryType, MessageType};
 use raft::{RawNode, StateRole};
 use reads::Reads;
@@ -80,6 +82,7 @@ pub struct Replica {
     /// The tick of each member's last message.
     heard: BTreeMap<u64, u64>,
     proposals: Proposals,
+    pace: Pace,
     forwards: Forwards,
     reads: Reads,
     appends: Appends,
@@ -144,6 +147,7 @@ impl Replica {
             at_start,
             heard: BTreeMap::new(),
             proposals: Proposals::default(),
+            pace: Pace::default(),
             forwards: Forwards::numbered_from(numbered_from),
             reads: Reads::numbered_from(numbered_from, id),
             appends: Appends::default(),
@@ -305,6 +309,7 @@ impl Replica {
     pub fn pass(&mut self, now_ms: u64) {
         self.time.pass(now_ms);
         self.clock.pass(now_ms);
+        self.pace.pass(now_ms);
     }
 
     /// This machine's wall clock shows `wall`. Call it at the start and before each tick.
@@ -333,7 +338,7 @@ impl Replica {
         self.fresh.tick();
         self.reads.tick(self.ticks);
         self.forwards.give_up(self.ticks);
-        self.proposals.give_up(self.ticks);
+        self.proposals.give_up(self.ticks, self.is_leader());
         self.hand_over_if_stalled();
     }
 
@@ -366,11 +371,11 @@ impl Replica {
                     self.time.hear(from, told, self.ticks);
                 }
             }
-            PeerMessage::Forward { request, commands } => {
-                let forward = (from, request);
+            PeerMessage::Forward { request, commands, paced } => {
+                let forward = Forwarded { from, request, commands };
                 if !self.is_leader() {
                     self.reply_forward(from, request, ForwardOutcome::NotLeader);
-                } else if !self.proposals.push_forwarded(forward, commands, &self.options) {
+                } else if !self.proposals.push_forwarded(forward, paced, &self.options) {
                     self.reply_forward(from, request, ForwardOutcome::Busy);
                 }
             }
@@ -407,6 +412,19 @@ impl Replica {
     /// Queues a command. The next [`Self::effects`] proposes it, or forwards it to the leader.
     pub fn propose(&mut self, proposal: Proposal) {
         self.proposals.push(proposal, self.ticks);
+    }
+
+    /// Queues a command that may take long to apply. It is proposed by itself, and when the one before it has been
+    /// applied, after a pause as long as that took.
+    pub fn propose_paced(&mut self, proposal: Proposal) {
+        self.proposals.push_paced(proposal, self.ticks);
+    }
+
+    /// Once the monotonic clock shows this, [`Self::effects`] proposes a command that is paced. `None`: none waits,
+    /// or something else has to happen first.
+    pub fn paced_from_ms(&self) -> Option<u64> {
+        let may = self.is_leader() && self.proposals.has_paced();
+        if may { self.pace.free_later_ms() } else { None }
     }
 
     /// Queues a linearizable read.
@@ -469,6 +487,7 @@ impl Replica {
     /// The store has applied entries up to `index`.
     pub fn applied(&mut self, index: u64) {
         self.applied = self.applied.max(index);
+        self.pace.applied(self.applied);
         self.advance_applied();
     }
 
@@ -492,8 +511,7 @@ impl Replica {
     /// Works off the queues and says what to do, when the monotonic clock shows `now_ms`. Call it until it
     /// returns nothing to do.
     pub fn effects(&mut self, now_ms: u64) -> Effects {
-        self.time.pass(now_ms);
-        self.clock.pass(now_ms);
+        self.pass(now_ms);
         self.notice_leader();
         self.answer_questions();
         self.work_proposals();
@@ -507,11 +525,8 @@ impl Replica {
 
     fn work_proposals(&mut self) {
         if self.is_leader() {
-            if self.knows_time()
-                && self.appends.batches_in_flight() < self.options.batches_in_flight_max
-                && let Some(batch) = self.proposals.next_batch(&self.options)
-            {
-                self.propose_batch(batch);
+            if self.knows_time() && self.appends.batches_in_flight() < self.options.batches_in_flight_max {
+                self.propose_next();
             }
             return;
         }
@@ -523,8 +538,29 @@ impl Replica {
             return;
         }
         while let Some((commands, waiters)) = self.proposals.next_forward(&self.options) {
-            let request = self.forwards.send(leader, waiters, self.ticks);
-            self.effects.messages.push((leader, PeerMessage::Forward { request, commands }));
+            self.forward(leader, commands, waiters, false);
+        }
+        while let Some(Proposal { command, waiter }) = self.proposals.next_paced_forward() {
+            self.forward(leader, vec![command], vec![waiter], true);
+        }
+    }
+
+    fn forward(&mut self, leader: u64, commands: Vec<Command>, waiters: Vec<Waiter>, paced: bool) {
+        let patience = if paced { PACED_GIVE_UP_TICKS } else { GIVE_UP_TICKS };
+        let request = self.forwards.send(leader, waiters, self.ticks + patience);
+        self.effects.messages.push((leader, PeerMessage::Forward { request, commands, paced }));
+    }
+
+    /// Proposes one entry, if anything waits. A paced command goes first when its time has come: the others have
+    /// their turn at once after it.
+    fn propose_next(&mut self) {
+        let paced = if self.pace.is_free() { self.proposals.next_paced() } else { None };
+        let is_paced = paced.is_some();
+        if let Some(batch) = paced.or_else(|| self.proposals.next_batch(&self.options))
+            && self.propose_batch(batch)
+            && is_paced
+        {
+            self.pace.begin(self.raw.raft.raft_log.last_index());
         }
     }
 
@@ -534,7 +570,8 @@ impl Replica {
         self.time.begin(self.raw.raft.id, &self.raw.store().configuration().voters, acknowledged)
     }
 
-    fn propose_batch(&mut self, batch: NextBatch) {
+    /// False if the leader takes no proposals.
+    fn propose_batch(&mut self, batch: NextBatch) -> bool {
         let NextBatch { commands, waiters, forwarded } = batch;
         let mut message = eraftpb::Message::default();
         message.set_msg_type(MessageType::MsgPropose);
@@ -551,7 +588,7 @@ impl Replica {
             for placed in forwarded {
                 self.reply_forward(placed.from, placed.request, ForwardOutcome::NotLeader);
             }
-            return;
+            return false;
         }
         let (index, term) = (self.raw.raft.raft_log.last_index(), self.term());
         for placed in forwarded {
@@ -561,6 +598,7 @@ impl Replica {
         if !waiters.is_empty() {
             self.expect_last(waiters);
         }
+        true
     }
 
     /// `waiters` wait for the first commands of the entry that was just proposed.

@@ -49,3 +49,5 @@ impl Default for Options {
 
 /// Ticks after which a waiting client is told that its command or read was not done, or may not have been.
 pub const GIVE_UP_TICKS: u64 = 100;
+/// Likewise for a forwarded command that is paced: the leader may have others before it.
+pub(super) const PACED_GIVE_UP_TICKS: u64 = 10 * GIVE_UP_TICKS;

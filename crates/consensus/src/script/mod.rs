@@ -22,6 +22,7 @@
 //! snapshot FROM->TO [failed]  stream a snapshot
 //! stabilize [ID...]           write, deliver and stream among these replicas until nothing is left to do
 //! propose ID NAME...          propose commands
+//! pace ID NAME...             propose commands that may take long to apply
 //! read ID NAME...             ask for linearizable reads
 //! change ID CHANGE...         change the configuration: add-voter ID, remove ID, add-learner ID
 //! transfer FROM TO            hand leadership over

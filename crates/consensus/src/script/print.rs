@@ -12,7 +12,10 @@ use std::collections::BTreeSet;
 pub(super) fn message(message: &PeerMessage) -> String {
     match message {
         PeerMessage::Raft(RaftMessage(message)) => raft_message(message),
-        PeerMessage::Forward { request, commands } => format!("forward #{request} {}", names(commands)),
+        PeerMessage::Forward { request, commands, paced } => {
+            let kind = if *paced { "paced forward" } else { "forward" };
+            format!("{kind} #{request} {}", names(commands))
+        }
         PeerMessage::ForwardReply { request, outcome } => format!("forward #{request} {}", fate(*outcome)),
     }
 }

@@ -6,7 +6,7 @@ use crate::GROUP;
 use crate::configuration::{Change, Configuration};
 use crate::frame::{FRAME_HEADER, FrameBuffer, decode_body, decode_header};
 use crate::message::PeerMessage;
-use crate::replica::{Effects, Lost, Options, Proposal};
+use crate::replica::{Effects, Lost, Options, Proposal, Replica};
 use bytes::Bytes;
 use quoin_core::machines::{FOUNDING_INDEX, FOUNDING_TERM};
 use quoin_core::{Command, Face, Stamp};
@@ -115,7 +115,8 @@ impl World {
             ("stabilize", ids) => {
                 self.stabilize(&ids.iter().map(|id| number(id)).collect::<Vec<_>>());
             }
-            ("propose", [id, names @ ..]) => self.propose(number(id), names),
+            ("propose", [id, names @ ..]) => self.propose(number(id), names, Replica::propose),
+            ("pace", [id, names @ ..]) => self.propose(number(id), names, Replica::propose_paced),
             ("read", [id, names @ ..]) => {
                 let running = self.running(number(id));
                 for name in names {
@@ -296,11 +297,11 @@ impl World {
         self.say(format!("{id}: {role}"));
     }
 
-    fn propose(&mut self, id: u64, names: &[&str]) {
+    fn propose(&mut self, id: u64, names: &[&str], propose: fn(&mut Replica, Proposal)) {
         let running = self.running(id);
         for name in names {
             let waiter = running.writer(name);
-            running.replica.propose(Proposal { command: command(Face::Kv, name), waiter });
+            propose(&mut running.replica, Proposal { command: command(Face::Kv, name), waiter });
         }
         self.work(id);
     }

@@ -19,15 +19,17 @@ use super::record::{self, Expiring, Lease, Record};
 use super::reply::{Done, KeyValue, Refusal, Reply, Response, done};
 use super::txn;
 use super::work::{LEASE_KEYS_MAX, Work};
+use crate::allowance::Allowance;
 use crate::codec::decode_command;
 use crate::expiry::{Expiry, ExpiryIndex};
-use crate::store::{Order, StoreError, View};
+use crate::store::{Order, StoreError, View, prefix_end};
 use crate::tx::Tx;
 use crate::types::Stamp;
 use bytes::Bytes;
+use std::collections::BTreeMap;
 
-/// Bound on the leases and keys judged for expiry in one batch; the rest wait for the next batch.
-pub(crate) const EXPIRIES_PER_BATCH_MAX: usize = 1000;
+/// Leases that end in steps, and are remembered.
+const ENDING_MAX: usize = 64;
 /// The longest time to live of a lease, seconds; etcd's.
 pub const LEASE_TTL_S_MAX: i64 = 9_000_000_000;
 
@@ -36,6 +38,10 @@ pub const LEASE_TTL_S_MAX: i64 = 9_000_000_000;
 pub struct Machine {
     expiries: ExpiryIndex,
     recent: Recent,
+    /// By lease that ends in steps: where the attachments begin that are left. Those before have left deletions
+    /// behind, which a look from the beginning would pass over again. Invisible from outside, so what is
+    /// forgotten costs only time.
+    ending: BTreeMap<i64, Vec<u8>>,
     /// What is left of the present entry's bounds.
     work: Work,
 }
@@ -49,6 +55,7 @@ impl Machine {
         Ok(Self {
             expiries: ExpiryIndex::open(view, record::EXPIRIES)?,
             recent: Recent::default(),
+            ending: BTreeMap::new(),
             work: Work::new(),
         })
     }
@@ -70,8 +77,13 @@ impl Machine {
         Ok(Reply { revision: tx.revision(), result })
     }
 
-    /// A log entry begins: its commands have all its bounds before them.
-    pub(crate) fn begin_entry(&mut self) {
+    /// A log entry begins, with what expires.
+    pub(crate) fn begin_entry(&mut self, allowed: Allowance) {
+        self.work = Work::of_expiry(allowed);
+    }
+
+    /// What expires has expired, and the entry's commands follow.
+    pub(crate) fn begin_commands(&mut self) {
         self.work = Work::new();
     }
 
@@ -142,14 +154,8 @@ impl Machine {
 
     /// Deletes one key's record, which is attached to `lease` and has its entry in the expiry index unless
     /// `expires` is `None`.
-    fn remove(
-        &mut self,
-        tx: &mut Tx<'_>,
-        store_key: Bytes,
-        key: &[u8],
-        lease: i64,
-        expires: Option<Deadline>,
-    ) {
+    fn remove(&mut self, tx: &mut Tx<'_>, store_key: Bytes, lease: i64, expires: Option<Deadline>) {
+        let key = record::key_of(&store_key);
         self.attach(tx, key, lease, 0);
         if let Some(expires) = expires {
             expires.cancel(&self.expiries, tx, key);
@@ -177,8 +183,7 @@ impl Machine {
         let deleted = doomed.len() as i64;
         let mut prev_kvs = Vec::new();
         for Doomed { store_key, lease, expires, shown } in doomed {
-            let key = record::client_key(&store_key).expect("only keys' records are deleted");
-            self.remove(tx, store_key, &key, lease, expires);
+            self.remove(tx, store_key, lease, expires);
             prev_kvs.extend(shown);
         }
         Response::Delete { deleted, prev_kvs }
@@ -252,28 +257,38 @@ impl Machine {
     }
 
     /// Deletes an ended lease's keys, at one revision; true if keys are left, for the entries that follow. A
-    /// lease of at most [`LEASE_KEYS_MAX`] keys loses all of them together, in a later entry if other leases have
-    /// used up what this one may delete.
+    /// lease of at most [`LEASE_KEYS_MAX`] keys loses all of them together, in a later entry if this one may not
+    /// delete as many any more.
     fn end(&mut self, tx: &mut Tx<'_>, id: i64, lease: Lease) -> Result<bool, StoreError> {
-        let left = self.work.lease_keys_left;
-        let look = if left == 0 { 1 } else { LEASE_KEYS_MAX + 1 };
+        let (left, step) = (self.work.lease_keys_left, self.work.lease_step);
+        let look = match step {
+            _ if left == 0 => 1,
+            0 => left + 1,
+            _ => LEASE_KEYS_MAX + 1,
+        };
         let mut keys = Vec::new();
-        for pair in tx.view().scan_prefix(&record::attachments_prefix(id), Order::Ascending).take(look) {
+        let prefix = record::attachments_prefix(id);
+        let from = self.ending.get(&id).map_or(&prefix[..], |from| from);
+        for pair in tx.view().scan(from, &prefix_end(&prefix), Order::Ascending).take(look) {
             // A copy: what a scan returns may be a slice of a whole block.
-            keys.push(Bytes::copy_from_slice(&record::attached_key(&pair?.0)));
+            keys.push(Bytes::from(record::store_key(&record::attached_key(&pair?.0))));
         }
         let found = keys.len();
         keys.truncate(match found {
             all if all <= left => all,
             all if all <= LEASE_KEYS_MAX => 0,
-            _ => left,
+            _ => left.min(step),
         });
         let more = keys.len() < found;
+        if !more {
+            self.ending.remove(&id);
+        } else if let Some(last) = keys.last() {
+            self.note_ending(id, last);
+        }
         self.work.lease_keys_left = if more { 0 } else { left - found };
-        for key in keys {
-            let store_key = Bytes::from(record::store_key(&key));
-            let (previous, _) = self.previous(tx, &store_key, &key, false)?;
-            self.remove(tx, store_key, &key, id, previous.and_then(|previous| previous.expires));
+        for store_key in keys {
+            let (previous, _) = self.previous(tx, &store_key, record::key_of(&store_key), false)?;
+            self.remove(tx, store_key, id, previous.and_then(|previous| previous.expires));
         }
         self.expiries.remove(tx, lease.entry, &Expiring::Lease(id).encode());
         if more {
@@ -285,6 +300,15 @@ impl Machine {
             tx.delete(&record::lease_key(id));
         }
         Ok(more)
+    }
+
+    /// The lease loses its keys up to the one with the store key `last`.
+    fn note_ending(&mut self, id: i64, last: &Bytes) {
+        if self.ending.len() >= ENDING_MAX {
+            self.ending.clear();
+        }
+        let behind = [&record::attachment_key(id, record::key_of(last))[..], b"\0"].concat();
+        self.ending.insert(id, behind);
     }
 
     // Expiry.
@@ -356,7 +380,7 @@ impl Machine {
         if at > tx.stamp() {
             self.expect_expiry(tx, at, &Expiring::Key(key.clone()));
         } else {
-            self.remove(tx, store_key, key, record.lease, None);
+            self.remove(tx, store_key, record.lease, None);
         }
         Ok(())
     }
@@ -457,16 +481,24 @@ mod tests {
     use crate::expiry::encode_key;
     use crate::store::spied::{Spied, Spy};
     use crate::store::{MemoryStore, Scan};
-    use crate::{Batch, Machines, Sequence, Term};
+    use crate::{Batch, Machines, Sequence, Term, system};
 
-    /// Where scans of the expiry index began.
-    #[derive(Default)]
-    struct ScannedFrom(parking_lot::Mutex<Vec<Vec<u8>>>);
+    /// Where scans of the expiry index, or of attachments, began.
+    struct ScannedFrom {
+        noted: [u8; 2],
+        from: parking_lot::Mutex<Vec<Vec<u8>>>,
+    }
+
+    impl ScannedFrom {
+        fn of(noted: [u8; 2]) -> Spied<Self> {
+            Spied { store: MemoryStore::new(), spy: Self { noted, from: parking_lot::Mutex::default() } }
+        }
+    }
 
     impl Spy for ScannedFrom {
         fn instead_of_scan<'a>(&'a self, from: &[u8], _: &[u8]) -> Option<Scan<'a>> {
-            if from.starts_with(&record::EXPIRIES) {
-                self.0.lock().push(from.to_vec());
+            if from.starts_with(&self.noted) {
+                self.from.lock().push(from.to_vec());
             }
             None
         }
@@ -478,9 +510,9 @@ mod tests {
     fn what_is_written_to_a_key_that_is_over_does_not_go_with_it() {
         let store = MemoryStore::new();
         let mut machines = Machines::open(&store).unwrap();
-        let mut apply = |stamp, operations: Vec<Operation>| {
+        const STEP: u32 = 1000;
+        let mut apply = |stamp, commands: Vec<crate::Command>| {
             let index = machines.progress().index.next();
-            let commands: Vec<_> = operations.into_iter().map(Operation::into_command).collect();
             let outcome =
                 machines.apply(&store, index, Term(1), Batch::encode(Stamp(stamp), &commands)).unwrap();
             (outcome, machines.next_deadline())
@@ -488,23 +520,26 @@ mod tests {
         let put =
             |key: &str, ttl| Put { key: key.to_owned().into(), value: "5".into(), ttl, ..Put::default() };
         let short = Some(Ttl::Milliseconds(10));
-        let keys = (0..EXPIRIES_PER_BATCH_MAX).map(|number| format!("k{number}"));
+        let keys = (0..STEP).map(|number| format!("k{number:04}"));
         let all = keys.chain(["z1", "z2", "z3", "z4"].map(str::to_owned));
-        apply(1, all.map(|key| Operation::Put(put(&key, short))).collect());
+        apply(1, all.map(|key| Operation::Put(put(&key, short)).into_command()).collect());
         let count = Operation::Increment(Increment { key: "z1".into(), by: 2 });
         let kept = [put("z2", Some(Ttl::Keep(true))), put("z3", Some(Ttl::Restart(true)))];
-        let mut operations = vec![count];
-        operations.extend(kept.map(Operation::Put));
-        let (outcome, _) = apply(11, operations);
+        let operations = [count].into_iter().chain(kept.map(Operation::Put));
+        let (outcome, _) = apply(11, operations.map(Operation::into_command).collect());
         assert!(
             matches!(&outcome.replies[0], crate::Reply::Kv(Reply { result: Ok(Response::Number(2)), .. })),
             "{:?}",
             outcome.replies[0]
         );
-        let (outcome, next) = apply(11, Vec::new());
+        let mut expire = || apply(11, vec![system::Operation::Expire(STEP).into_command()]);
+        let (first, _) = expire();
+        let (second, next) = expire();
+        let events = first.events.iter().chain(&second.events);
         let deleted: Vec<_> =
-            outcome.events.iter().flat_map(|event| &event.changes).map(|change| &change.key[2..]).collect();
-        assert_eq!((deleted, next), (vec![&b"z4"[..]], None));
+            events.flat_map(|event| &event.changes).map(|change| &change.key[2..]).collect();
+        let of_z: Vec<_> = deleted.into_iter().filter(|key| key.starts_with(b"z")).collect();
+        assert_eq!((of_z, next), (vec![&b"z4"[..]], None));
     }
 
     /// After a change of leader very many leases share one deadline. The search for each entry began at the
@@ -512,28 +547,61 @@ mod tests {
     /// most of a minute.
     #[test]
     fn deletions_of_expired_leases_are_not_passed_over_again() {
-        let store = Spied::<ScannedFrom>::default();
+        let store = ScannedFrom::of(record::EXPIRIES);
         let mut machines = Machines::open(&store).unwrap();
         let mut apply = |stamp, commands: &[crate::Command]| {
             let index = machines.progress().index.next();
             machines.apply(&store, index, Term(1), Batch::encode(Stamp(stamp), commands)).unwrap();
         };
         let grant = |id| Operation::LeaseGrant(LeaseGrant { id, ttl_s: 1 }).into_command();
-        let leases = 2 * EXPIRIES_PER_BATCH_MAX as i64 + 500;
+        const STEP: u32 = 1000;
+        let leases = 2 * i64::from(STEP) + 500;
         apply(1, &(1..=leases).map(grant).collect::<Vec<_>>());
-        store.spy.0.lock().clear();
+        store.spy.from.lock().clear();
         for _ in 0..4 {
-            apply(1001, &[]);
+            apply(1001, &[system::Operation::Expire(STEP).into_command()]);
         }
         let view = View::new(&store.store, Sequence(u64::MAX - 1));
         assert_eq!(view.scan(&record::LEASES, &record::LEASES_END, Order::Ascending).count(), 0);
         // One scan for each batch that found something, each from behind what the previous one took.
-        let scanned = store.spy.0.lock();
+        let scanned = store.spy.from.lock();
         assert_eq!(scanned.len(), 3);
         for (place, from) in scanned.iter().enumerate().skip(1) {
-            let last = Expiring::Lease((place * EXPIRIES_PER_BATCH_MAX) as i64).encode();
+            let last = Expiring::Lease(place as i64 * i64::from(STEP)).encode();
             let last = encode_key(record::EXPIRIES, Stamp(1001), &last);
             assert!(*from > last, "scan {place} begins before what is left");
         }
+    }
+
+    /// Each step of a lease with very many keys passed over the deletions of all steps before it.
+    #[test]
+    fn deletions_of_an_ending_leases_attachments_are_not_passed_over_again() {
+        const STEPS: usize = 4;
+        let store = ScannedFrom::of([record::FACE, b'a']);
+        let mut machines = Machines::open(&store).unwrap();
+        let mut apply = |operations: Vec<Operation>| {
+            let commands: Vec<_> = operations.into_iter().map(Operation::into_command).collect();
+            let index = machines.progress().index.next();
+            machines.apply(&store, index, Term(1), Batch::encode(Stamp(1), &commands)).unwrap().replies
+        };
+        let put = |number: usize| {
+            let key = format!("{number:05}").into();
+            Operation::Put(Put { key, lease: 7, ..Put::default() })
+        };
+        let mut begin = vec![Operation::LeaseGrant(LeaseGrant { id: 7, ttl_s: 1 })];
+        begin.extend((0..LEASE_KEYS_MAX + STEPS * 1000).map(put));
+        apply(begin);
+        store.spy.from.lock().clear();
+        for _ in 0..STEPS {
+            apply(vec![Operation::LeaseRevoke(7)]);
+        }
+        let scanned = store.spy.from.lock();
+        let beginnings: std::collections::BTreeSet<_> = scanned.iter().collect();
+        assert_eq!(
+            beginnings.len(),
+            STEPS,
+            "a step each, and what expires beside it looks at the same place"
+        );
+        assert!(scanned.is_sorted());
     }
 }

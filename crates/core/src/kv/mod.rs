@@ -2,13 +2,15 @@
 //!
 //! `command.rs` and `reply.rs` are what clients ask and are answered, `machine.rs` is what a command does
 //! (checked by `txn.rs` and `check.rs`, its conditions by `compare.rs`, bounded by `work.rs` and `own.rs`, expiry by
-//! `deadline.rs`), `query.rs` and `range.rs` are how the state is read, `hash.rs` what replicas are compared by,
+//! `deadline.rs`, foreseen by `foresight.rs`), `query.rs` and `range.rs` are how the state is read, `hash.rs` what
+//! replicas are compared by,
 //! `record.rs` its bytes in the store, `recent.rs` a cache.
 
 mod check;
 mod command;
 mod compare;
 mod deadline;
+mod foresight;
 mod hash;
 mod machine;
 #[cfg(any(test, feature = "testing"))]
@@ -29,8 +31,8 @@ pub use command::{
     Command, Compare, CompareResult, CompareTarget, Delete, Increment, LeaseGrant, MetadataAt, Operation,
     Put, Range, SortOrder, SortTarget, Ttl, Txn, TxnOperation, txn_operation,
 };
+pub use foresight::{covers_ranges, takes_long};
 pub use hash::hash;
-pub(crate) use machine::EXPIRIES_PER_BATCH_MAX;
 pub use machine::{LEASE_TTL_S_MAX, Machine};
 pub use query::{Floor, change_to_key_value, floor, get, lease, leases, watch_bounds};
 pub use range::{page, range, range_bounded};

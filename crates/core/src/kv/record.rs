@@ -55,6 +55,11 @@ pub(super) fn client_key(store_key: &Bytes) -> Option<Bytes> {
     store_key.starts_with(&KEYS).then(|| store_key.slice(KEYS.len()..))
 }
 
+/// The client's key in the store key of its record.
+pub(super) fn key_of(store_key: &[u8]) -> &[u8] {
+    store_key.strip_prefix(&KEYS).expect("this is the store key of a client's key")
+}
+
 pub(super) fn lease_key(id: i64) -> Vec<u8> {
     [LEASES.as_slice(), &id.to_be_bytes()].concat()
 }

@@ -9,16 +9,27 @@
 //! The bounds are part of what a command means, so they are no settings: replicas must agree.
 
 use super::reply::Refusal;
+use crate::allowance::Allowance;
 
 /// Maximum bytes of the records that an entry's commands look at in ranges: to compare, to count, to read and to
 /// delete them. [`RECORD_OVERHEAD`] is added for each record.
 pub const EXAMINED_BYTES_MAX: usize = 1 << 30;
 /// Maximum bytes of the keys that an entry's commands delete by range. [`RECORD_OVERHEAD`] is added for each key.
 pub const DELETED_BYTES_MAX: usize = 64 << 20;
+/// Of both, what commands after the first one have, with it, is so much less: who waits for one of several waits for
+/// all of them.
+const FURTHER_DIVISOR: usize = 16;
 /// What a record costs besides its bytes.
 pub const RECORD_OVERHEAD: usize = 192;
-/// Maximum keys that an entry deletes because their leases end. A lease with more keys ends in steps.
+/// Maximum keys that an entry deletes because leases expire, and because commands revoke them. A lease with more keys
+/// ends in steps.
 pub const LEASE_KEYS_MAX: usize = 5000;
+/// Keys of a step, where the entry does not say how much is to expire.
+const LEASE_STEP: usize = 1000;
+/// What takes long looks at more than this, as in [`EXAMINED_BYTES_MAX`], or
+pub(super) const SHORT_EXAMINED_BYTES: usize = 4 << 20;
+/// deletes more than this, as in [`DELETED_BYTES_MAX`]: 1,000 keys of 60 bytes.
+const SHORT_DELETED_BYTES: usize = 256 << 10;
 
 /// What is left of an entry's bounds.
 #[derive(Clone, Copy, Debug)]
@@ -26,17 +37,20 @@ pub(super) struct Work {
     examined_left: usize,
     deleted_left: usize,
     pub(super) lease_keys_left: usize,
+    /// Keys that a lease with very many of them loses at once; 0: such a lease has to wait.
+    pub(super) lease_step: usize,
     /// Earlier commands of the entry were charged for ranges.
     crowded: bool,
 }
 
 impl Work {
-    /// All of it, for an entry that begins.
+    /// All of it, for an entry's commands.
     pub(super) fn new() -> Self {
         Self {
             examined_left: EXAMINED_BYTES_MAX,
             deleted_left: DELETED_BYTES_MAX,
             lease_keys_left: LEASE_KEYS_MAX,
+            lease_step: LEASE_STEP,
             crowded: false,
         }
     }
@@ -46,9 +60,28 @@ impl Work {
         Self { examined_left: usize::MAX, deleted_left: usize::MAX, ..Self::new() }
     }
 
+    /// The bounds within which a command does not take long.
+    pub(super) fn short() -> Self {
+        Self { examined_left: SHORT_EXAMINED_BYTES, deleted_left: SHORT_DELETED_BYTES, ..Self::new() }
+    }
+
+    /// The bounds of what expires before the commands. Beside clients' commands, leases lose no more keys than other
+    /// keys expire.
+    pub(super) fn of_expiry(allowed: Allowance) -> Self {
+        match allowed.apart {
+            true => Self { lease_step: allowed.most, ..Self::new() },
+            false => Self { lease_keys_left: allowed.most.min(LEASE_KEYS_MAX), lease_step: 0, ..Self::new() },
+        }
+    }
+
     /// The entry's next command begins.
     pub(super) fn begin_command(&mut self) {
-        self.crowded = self.examined_left < EXAMINED_BYTES_MAX || self.deleted_left < DELETED_BYTES_MAX;
+        let charged = self.examined_left < EXAMINED_BYTES_MAX || self.deleted_left < DELETED_BYTES_MAX;
+        if charged && !std::mem::replace(&mut self.crowded, true) {
+            let taken_away = |max| max - max / FURTHER_DIVISOR;
+            self.examined_left = self.examined_left.saturating_sub(taken_away(EXAMINED_BYTES_MAX));
+            self.deleted_left = self.deleted_left.saturating_sub(taken_away(DELETED_BYTES_MAX));
+        }
     }
 
     /// Charges a record of `bytes` that is looked at.
@@ -90,7 +123,7 @@ mod tests {
     use super::*;
     use crate::store::spied::{Spied, Spy};
     use crate::store::{MemoryStore, Scan};
-    use crate::{Batch, Event, Machines, Reply, Stamp, Store, Term, View};
+    use crate::{Batch, Event, Machines, Reply, Stamp, Store, Term, View, system};
     use bytes::Bytes;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -166,6 +199,13 @@ mod tests {
             other => panic!("{other:?}"),
         });
         (results.collect(), outcome.events)
+    }
+
+    /// Applies an entry that lets so much expire.
+    fn expire(machines: &mut Machines, store: &dyn Store, stamp: u64, most: u32) -> Vec<Event> {
+        let index = machines.progress().index.next();
+        let payload = Batch::encode(Stamp(stamp), &[system::Operation::Expire(most).into_command()]);
+        machines.apply(store, index, Term(1), payload).unwrap().events
     }
 
     fn delete_from(key: &'static str, range_end: &'static str) -> Delete {
@@ -292,11 +332,24 @@ mod tests {
             let (results, events) = apply(&mut machines, &store, 1, vec![operation]);
             assert_eq!((results, events), (vec![Err(Refusal::DeletesTooMuch)], vec![]));
         }
+        let crowded = |machines: &mut Machines, operations| -> (Vec<bool>, usize) {
+            let (results, events) = apply(machines, &store, 1, operations);
+            (results.iter().map(|result| *result == Err(Refusal::Crowded)).collect(), events.len())
+        };
         let (first, second) = (half(0, all * 2 / 3), half(all * 2 / 3, all));
         let operations = vec![Operation::Delete(first), in_txn(second.clone()), Operation::Delete(second)];
-        let (results, events) = apply(&mut machines, &store, 1, operations);
-        let crowded: Vec<_> = results.iter().map(|result| *result == Err(Refusal::Crowded)).collect();
-        assert_eq!((crowded, events.len()), (vec![false, true, true], 1), "{results:?}");
+        assert_eq!(crowded(&mut machines, operations), (vec![false, true, true], 1));
+        // Several share much less than one may have: whoever waits for one of them waits for all.
+        let share = all / FURTHER_DIVISOR;
+        let thirds = [0, 1, 2]
+            .map(|third| half(all - share + third * share / 3, all - share + (third + 1) * share / 3));
+        let [small, other, last] = thirds.map(Operation::Delete);
+        let large = || Operation::Delete(half(0, all / 4));
+        assert_eq!(
+            crowded(&mut machines, vec![small.clone(), other.clone(), large(), last]),
+            (vec![false, false, true, true], 2)
+        );
+        assert_eq!(crowded(&mut machines, vec![large(), small]), (vec![false, true], 1));
     }
 
     fn put(number: usize, lease: i64) -> Operation {
@@ -317,7 +370,7 @@ mod tests {
         let store = MemoryStore::new();
         let mut machines = Machines::open(&store).unwrap();
         let mut given = vec![grant(7), grant(8)];
-        given.extend((0..LEASE_KEYS_MAX + 10).map(|number| put(number, 7)));
+        given.extend((0..LEASE_KEYS_MAX + 2000).map(|number| put(number, 7)));
         given.push(put(0, 8));
         apply(&mut machines, &store, 1, given);
         let asked = vec![
@@ -332,16 +385,21 @@ mod tests {
         assert_eq!(results[..2], [in_part.clone(), in_part]);
         let not_found = Err(Refusal::LeaseNotFound);
         assert_eq!(results[2..], [not_found.clone(), not_found, Err(Refusal::LeaseExists)]);
-        assert_eq!(changes(&events), [LEASE_KEYS_MAX]);
+        assert_eq!(changes(&events), [LEASE_STEP]);
         let progress = machines.progress();
         let view = View::new(&store, progress.sequence);
         assert_eq!(leases(view, &progress).unwrap(), []);
         assert_eq!(lease(view, &progress, 7, true).unwrap(), None);
         // What is left is due at once, and waits for nobody.
         assert_eq!(machines.next_deadline(), Some(Stamp(2)));
-        let (results, events) = apply(&mut machines, &store, 2, vec![Operation::LeaseRevoke(7), grant(7)]);
+        // Beside commands it loses none; by itself, as many as the leader says.
+        assert_eq!(changes(&apply(&mut machines, &store, 2, vec![Operation::LeaseKeepAlive(8)]).1), []);
+        assert_eq!(changes(&expire(&mut machines, &store, 2, 700)), [700]);
+        assert_eq!(changes(&expire(&mut machines, &store, 2, 500)), [500]);
+        // What is left of it is no longer too much, and the other lease finds room beside it.
+        assert_eq!(changes(&expire(&mut machines, &store, 2, 500)), [4800, 1]);
+        let (results, _) = apply(&mut machines, &store, 2, vec![Operation::LeaseRevoke(7), grant(7)]);
         assert_eq!(results, [not_found_now(), Ok(Response::Lease { id: 7, ttl_s: 1 })]);
-        assert_eq!(changes(&events), [10, 1]);
     }
 
     fn not_found_now() -> Result<Response, Refusal> {
@@ -359,7 +417,7 @@ mod tests {
         let mut steps = Vec::new();
         while machines.next_deadline().is_some() {
             assert!(steps.len() < 10, "{steps:?}");
-            let (_, events) = apply(&mut machines, &store, 1001, Vec::new());
+            let events = expire(&mut machines, &store, 1001, 1000);
             steps.push(changes(&events));
         }
         assert_eq!(steps, vec![vec![LEASE_KEYS_MAX - 1000]; 3]);

@@ -56,10 +56,15 @@ impl Machine {
         self.expiries.next_deadline()
     }
 
-    /// The first pending transfers whose deadline `stamp` has reached, up to a bound. The caller must pass
-    /// them to [`Self::expire`] before anything else.
-    pub(crate) fn due(&mut self, view: View<'_>, stamp: Stamp) -> Result<Vec<Expiry>, StoreError> {
-        self.expiries.take_due(view, stamp, EXPIRIES_PER_BATCH_MAX)
+    /// The first pending transfers, at most `most` and up to a bound, whose deadline `stamp` has reached. The
+    /// caller must pass them to [`Self::expire`] before anything else.
+    pub(crate) fn due(
+        &mut self,
+        view: View<'_>,
+        stamp: Stamp,
+        most: usize,
+    ) -> Result<Vec<Expiry>, StoreError> {
+        self.expiries.take_due(view, stamp, most.min(EXPIRIES_PER_BATCH_MAX))
     }
 
     /// Releases what these pending transfers reserved.

@@ -11,7 +11,6 @@ use quoin_store::LsmStore;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 pub(super) struct ApplyThread {
     pub(super) shared: Arc<Shared>,
@@ -87,13 +86,17 @@ impl ApplyThread {
     }
 
     fn commit(&mut self, committed: Committed) -> Result<(), StoreError> {
-        let begun = Instant::now();
+        let begun_us = self.shared.clock.monotonic_us();
         let store = Arc::clone(&self.shared.published.load().store);
         self.work.taken(&committed);
         let applied = self.applier.apply(&*store, committed)?;
         let progress = self.applier.progress();
         store.batch_applied(progress.index)?;
-        self.shared.metrics.apply_seconds.observe(begun.elapsed().as_secs_f64());
+        let took_us = self.shared.clock.monotonic_us() - begun_us;
+        self.shared.metrics.apply_seconds.observe(took_us as f64 / 1e6);
+        if applied.expired {
+            self.shared.expiry_us.store(took_us, Ordering::Relaxed);
+        }
         self.shared.metrics.batch_commands.observe(applied.commands as f64);
         self.publish(store, progress);
         if !applied.events.is_empty() {

@@ -16,6 +16,7 @@
 //! is gone. One that panics ends the replica, with the reason.
 
 mod apply;
+mod expiry;
 mod lag;
 mod log;
 mod raft;

@@ -1,5 +1,6 @@
 //! The raft thread: feeds inputs to the replica and carries out its effects.
 
+use super::expiry::Expiry;
 use super::lag::Lag;
 use super::send::send;
 use super::work::{Work, WorkQueue};
@@ -10,9 +11,9 @@ use crate::status::RaftStatus;
 use crate::{alone, clock, snapshots};
 use quoin_consensus::message::PeerMessage;
 use quoin_consensus::mutants;
-use quoin_consensus::replica::{Append, Barrier, Effects, Lost, Proposal, Replica};
+use quoin_consensus::replica::{Append, Barrier, Effects, Lost, Replica};
 use quoin_consensus::{GROUP, GroupId};
-use quoin_core::{Index, system};
+use quoin_core::Index;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -25,6 +26,7 @@ pub(super) struct RaftThread {
     /// The snapshot that was offered to the replica, until it accepts or refuses it.
     received: Option<Box<ReceivedSnapshot>>,
     lag: Lag,
+    expiry: Expiry,
     alone: alone::Watch,
     wall_clock: clock::Watch,
     replayed: bool,
@@ -49,6 +51,7 @@ impl RaftThread {
             work,
             received: None,
             lag: Lag::default(),
+            expiry: Expiry::default(),
             alone: alone::Watch::default(),
             wall_clock: clock::Watch::default(),
             replayed: false,
@@ -66,7 +69,7 @@ impl RaftThread {
         let mut next_tick = Instant::now() + tick;
         let mut inputs = Vec::new();
         self.begin();
-        while self.shared.inbox.take(&mut inputs, Some(next_tick)) {
+        while self.shared.inbox.take(&mut inputs, Some(self.next_wake(next_tick))) {
             // Lets those who are about to push do so first: what comes together is proposed and confirmed
             // together. This costs an idle machine nothing and makes a busy one's batches larger.
             std::thread::yield_now();
@@ -132,6 +135,7 @@ impl RaftThread {
             Input::Message { from, group, message } => self.receive(from, group, message),
             Input::PeerLost(peer) => self.replica.peer_lost(peer),
             Input::Propose(proposal) => self.replica.propose(proposal),
+            Input::ProposePaced(proposal) => self.replica.propose_paced(proposal),
             Input::Read(waiter) => self.replica.read(waiter),
             Input::Written(number) => self.replica.written(number),
             Input::Applied(index) => self.applied(index),
@@ -165,23 +169,29 @@ impl RaftThread {
         self.replica.applied(index.0);
         self.refresh(index);
         self.note_replay(index);
-        // What an entry left over because of its bounds follows at once: no clock has to reach it.
+        // What an entry left over because of its bounds follows without a tick: no clock has to reach it.
         let stamp = self.shared.published.load().progress.stamp;
         if self.shared.next_deadline.load(Ordering::Relaxed) <= stamp.0 {
             self.let_expire();
+        } else {
+            self.expiry.rest();
         }
     }
 
-    /// Proposes that what is due expires, unless an entry that waits to be made or to be applied does the same:
-    /// other commands wait behind one such entry, not behind many.
+    /// Proposes that what is due expires, unless a step of that is under way.
     fn let_expire(&mut self) {
-        let applied = self.shared.published.load().progress.index;
-        let waits = self.replica.queued() > 0 || applied.0 < self.replica.committed();
-        if self.replica.is_leader() && !waits {
-            let (waiter, _nobody) = tokio::sync::oneshot::channel();
-            let command = system::Operation::Tick(true).into_command();
-            self.replica.propose(Proposal { command, waiter });
+        if self.replica.is_leader()
+            && let Some(step) = self.expiry.next(self.shared.expiry_us.load(Ordering::Relaxed))
+        {
+            self.replica.propose_paced(step);
         }
+    }
+
+    /// When to go on although nothing comes.
+    fn next_wake(&self, next_tick: Instant) -> Instant {
+        let Some(from_ms) = self.replica.paced_from_ms() else { return next_tick };
+        let left = Duration::from_millis(from_ms.saturating_sub(self.shared.now_ms()));
+        next_tick.min(Instant::now() + left)
     }
 
     /// `applied` is published: tells those who wait to serve clients when it is enough.
@@ -365,10 +375,10 @@ mod tests {
     use crate::threads::log::LogThread;
     use bytes::Bytes;
     use quoin_consensus::log::SimDisk;
-    use quoin_consensus::replica::{Committed, Content};
+    use quoin_consensus::replica::{Committed, Content, Proposal};
     use quoin_consensus::transport::Transport;
     use quoin_core::store::Order;
-    use quoin_core::{Term, View, kv, machines};
+    use quoin_core::{Term, View, kv, machines, system};
     use quoin_store::StoreFolder;
     use std::collections::BTreeMap;
     use std::net::TcpListener;
@@ -377,8 +387,9 @@ mod tests {
         /// Takes what comes within `patience`; false if nothing does.
         fn wait(&mut self, patience: Duration) -> bool {
             let mut inputs = Vec::new();
-            self.shared.inbox.take(&mut inputs, Some(Instant::now() + patience));
-            let came = !inputs.is_empty();
+            let until = Instant::now() + patience;
+            self.shared.inbox.take(&mut inputs, Some(self.next_wake(until)));
+            let came = !inputs.is_empty() || Instant::now() < until;
             self.step(&mut inputs, || false);
             came
         }

@@ -11,6 +11,7 @@ mod faults;
 mod leadership;
 mod membership;
 mod one;
+mod paced;
 mod snapshots;
 mod three;
 mod upkeep;

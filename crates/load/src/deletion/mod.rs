@@ -46,6 +46,9 @@ pub struct DeletionBench {
     /// Folder of the replicas' data and logs [default: a temporary folder]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
+    /// Program whose replicas are measured [default: this one]
+    #[arg(long, value_name = "FILE")]
+    program: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -82,7 +85,7 @@ pub(crate) async fn run(options: DeletionBench, program: &Path) -> Result<()> {
     ensure!(options.keys > 0 && options.range_keys > 0, "--keys and --range-keys must be above 0");
     let folder = tempfile::tempdir().context("making a temporary folder")?;
     let cluster = Cluster {
-        program: program.to_path_buf(),
+        program: options.program.clone().unwrap_or_else(|| program.to_path_buf()),
         replicas: options.replicas,
         dir: options.dir.clone().unwrap_or_else(|| folder.path().to_path_buf()),
         port_base: free_port_base(options.replicas)?,

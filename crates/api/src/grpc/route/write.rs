@@ -35,7 +35,11 @@ const DELETED_PER_STEP: u32 = 2_000;
 pub(super) async fn operation(engine: &Engine, operation: Operation) -> Result<(Revision, Response), Error> {
     let command = operation.into_command();
     check_size(engine, &command)?;
-    match engine.propose(command).await? {
+    route_reply(engine.propose(command).await?)
+}
+
+fn route_reply(reply: quoin_core::Reply) -> Result<(Revision, Response), Error> {
+    match reply {
         quoin_core::Reply::Route(Reply { revision, result }) => Ok((revision, result?)),
         other => Err(Error::unexpected_reply("route", &other)),
     }
@@ -236,15 +240,15 @@ async fn delete_many(engine: &Engine, group: Option<Bytes>, vni: u32) -> Result<
     };
     translate::scopes(&scope)?;
     let now = read(engine, Consistency::Linearizable).await?.progress().revision;
-    let step = DeleteMany { group, vni, limit: DELETED_PER_STEP, not_after: now.0 };
-    let mut total = 0;
-    loop {
-        let (revision, count, more) = deleted(operation(engine, Operation::DeleteMany(step.clone())).await?)?;
-        total += count;
-        if !more {
-            return Ok((revision, total));
-        }
+    let step = Operation::DeleteMany(DeleteMany { group, vni, limit: DELETED_PER_STEP, not_after: now.0 });
+    let (mut revision, mut total, mut more) = deleted(operation(engine, step.clone()).await?)?;
+    while more {
+        // The steps of several such deletions take turns, and others go in between.
+        let reply = engine.propose_paced(step.clone().into_command()).await?;
+        let next = deleted(route_reply(reply)?)?;
+        (revision, total, more) = (next.0, total + next.1, next.2);
     }
+    Ok((revision, total))
 }
 
 /// How much a deletion deleted, and whether there is more.
@@ -252,5 +256,32 @@ pub(super) fn deleted((revision, response): (Revision, Response)) -> Result<(Rev
     match response {
         Response::Deleted { count, more } => Ok((revision, count, more)),
         other => Err(Error::unexpected_reply("route", &other)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+
+    /// The steps of several long deletions followed each other in the log, and a put waited behind all of them.
+    #[test]
+    fn the_steps_of_a_long_deletion_take_turns() {
+        const RULES: u32 = 2 * DELETED_PER_STEP + 500;
+        crate::testing::alone(|engine| async move {
+            let (mut packed, mut scratch) = (Vec::new(), Vec::new());
+            for number in 0..RULES {
+                let key = RuleKey { vni: 7, ip: Ipv4Addr::from_bits(number).into() };
+                let (mac, host_ip, host_mac, group) = (None, None, None, Bytes::new());
+                let (revision, user_data) = (0, Bytes::new());
+                let rule = Rule { key, mac, host_ip, host_mac, group, revision, user_data };
+                pack_rule(&mut packed, &rule, &mut scratch);
+            }
+            operation(&engine, Operation::Put(packed.into())).await.unwrap();
+            let all_of = Some(AllOf::Vni(7));
+            let done = delete(&engine, pb::DeleteRequest { all_of, ..Default::default() }).await.unwrap();
+            assert_eq!(done.deleted, u64::from(RULES));
+            assert_eq!(engine.metrics().commands_paced.get(), 2);
+        });
     }
 }
