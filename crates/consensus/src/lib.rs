@@ -22,7 +22,7 @@ mod group;
 pub mod guarded;
 pub mod log;
 pub mod message;
-pub mod mutants;
+pub use quoin_core::mutants;
 pub mod replica;
 #[cfg(test)]
 mod script;

@@ -20,6 +20,7 @@
 //! not fit into the first part is the record's last.
 
 use crate::codec::{self, Reader};
+use crate::mutants;
 use crate::store::{Order, Pair, Scan, Store, StoreError, View};
 use crate::types::{Progress, Revision, Sequence, Stamp};
 use bytes::Bytes;
@@ -129,7 +130,7 @@ impl Recorder {
             if let Some(key) = elsewhere {
                 codec::put_bytes(out, key);
             }
-            if self.further.len() >= PART_BYTES {
+            if self.further.len() >= PART_BYTES && !mutants::is("record-unsplit") {
                 self.write_part(store, event.sequence);
             }
         }

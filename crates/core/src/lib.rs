@@ -31,6 +31,7 @@ pub mod kv;
 pub mod ledger;
 pub mod limits;
 pub mod machines;
+pub mod mutants;
 mod progress;
 pub mod route;
 pub mod store;

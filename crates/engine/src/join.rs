@@ -42,6 +42,39 @@ pub struct JoinAnswer {
     pub peers: BTreeMap<u64, String>,
 }
 
+/// What a [`JoinAnswer`] means to the node that asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Joining {
+    /// It is this member, and its disk is on record.
+    Member(u64),
+    /// It would be this member, whose disk is not on record: perhaps it has started before, or there is no leader. It
+    /// may ask again.
+    Unrecorded(u64),
+    /// It would be this member, which another disk is recorded for: what that one had voted and acknowledged is not here.
+    OtherDisk {
+        /// The member.
+        member: u64,
+        /// Its disk.
+        disk: u64,
+    },
+    /// It was not added, or the one that it asked does not know of it yet.
+    NoMember,
+}
+
+impl JoinAnswer {
+    /// What this means to a node on `disk`.
+    ///
+    /// **Invariant: One disk per member.** A node joins only as a member with its own disk on record.
+    pub fn means_to(&self, disk: u64) -> Joining {
+        match (self.member, self.disk) {
+            (None, _) => Joining::NoMember,
+            (Some(member), recorded) if recorded == disk => Joining::Member(member),
+            (Some(member), 0) => Joining::Unrecorded(member),
+            (Some(member), disk) => Joining::OtherDisk { member, disk },
+        }
+    }
+}
+
 /// What a node says that asks who it is.
 #[derive(Serialize, Deserialize)]
 struct Question {

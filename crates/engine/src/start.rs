@@ -19,6 +19,7 @@ use super::threads::{Threads, spawn};
 use super::upkeep::Upkeep;
 use quoin_consensus::GROUP;
 use quoin_consensus::log::{Disk, HardState, Log, Options as LogOptions, Record};
+use quoin_consensus::mutants;
 use quoin_consensus::replica::Replica;
 use quoin_consensus::transport::Transport;
 use quoin_core::{View, system};
@@ -102,7 +103,7 @@ impl Opened {
             cache_bytes: settings.log.cache_bytes,
         };
         let log = Arc::new(Log::open(disk, options)?);
-        if owner.settled && log.hard_state(GROUP).is_none() {
+        if owner.settled && log.hard_state(GROUP).is_none() && !mutants::is("log-loss-unnoticed") {
             return Err(OpenError::LogGone { id: owner.id, disk: owner.disk });
         }
         if let Some(founding) = founding {

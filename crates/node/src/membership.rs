@@ -5,7 +5,7 @@ use crate::error::{StartError, io_error};
 use crate::identity::{Identity, LAYOUT_VERSION, draw_disk, number_of};
 use quoin_consensus::greeting::identify as who_is_at;
 use quoin_core::system;
-use quoin_engine::join::{JoinAnswer, ask};
+use quoin_engine::join::{Joining, ask};
 use quoin_engine::{Founding, Owner, Settle};
 use std::collections::BTreeMap;
 use std::io;
@@ -184,27 +184,33 @@ fn join(config: &Config, identity: Identity) -> Result<(Identity, BTreeMap<u64, 
     let own = config.peer_address();
     let mut failures = Vec::new();
     for address in &config.join {
-        match ask(address, &own, identity.disk) {
-            Ok((cluster, JoinAnswer { member: Some(id), disk, peers })) if disk == identity.disk => {
-                // Kept: it may die before it has a store that knows them, and who has no peers listens to nobody.
-                let identity = Identity { cluster, id, peers: peers.clone(), ..identity };
-                write(config, &identity)?;
-                return Ok((identity, peers));
+        let (cluster, answer) = match ask(address, &own, identity.disk) {
+            Ok(answered) => answered,
+            Err(error) => {
+                failures.push(format!("{address}: {error}"));
+                continue;
             }
-            Ok((_, JoinAnswer { member: Some(id), disk: 0, .. })) => failures.push(format!(
+        };
+        match answer.means_to(identity.disk) {
+            Joining::Member(id) => {
+                // Kept: it may die before it has a store that knows them, and who has no peers listens to nobody.
+                let identity = Identity { cluster, id, peers: answer.peers.clone(), ..identity };
+                write(config, &identity)?;
+                return Ok((identity, answer.peers));
+            }
+            Joining::Unrecorded(id) => failures.push(format!(
                 "{address}: member {id:016x} has started before without a disk on record, or there is no \
                 leader to record this one: try again, or remove the member and add it anew"
             )),
-            Ok((_, JoinAnswer { member: Some(id), disk, .. })) => failures.push(format!(
+            Joining::OtherDisk { member: id, disk } => failures.push(format!(
                 "{address}: member {id:016x} is already bootstrapped on another disk ({disk:016x}) than {:016x}, \
                 which this data folder is on: put the old data folder back, or delete this one, remove the \
                 member and add it anew",
                 identity.disk
             )),
-            Ok((cluster, _)) => failures.push(format!(
+            Joining::NoMember => failures.push(format!(
                 "{address}: cluster {cluster:016x} has no member with the peer address {own}; add it first (quoin cluster add)"
             )),
-            Err(error) => failures.push(format!("{address}: {error}")),
         }
     }
     Err(StartError::Identity(format!("cannot join: {}", failures.join("; "))))

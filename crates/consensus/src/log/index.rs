@@ -5,6 +5,7 @@ use super::disk::DiskFile;
 use super::format::Stored;
 use super::record::{Base, HardState, Record};
 use crate::group::GroupId;
+use crate::mutants;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -51,7 +52,9 @@ impl Group {
     }
 
     fn truncate_from(&mut self, index: u64) {
-        self.entries.truncate(index.saturating_sub(self.base.index + 1) as usize);
+        // The first one that goes.
+        let first = if mutants::is("overwritten-stays") { index + 1 } else { index };
+        self.entries.truncate(first.saturating_sub(self.base.index + 1) as usize);
     }
 
     fn purge(&mut self, base: Base) {

@@ -68,6 +68,23 @@ impl SimDisk {
         self.files.lock().get(name).map(|file| file.content.lock().current.clone())
     }
 
+    /// The names of all files, in order.
+    pub fn names(&self) -> Vec<String> {
+        self.files.lock().keys().cloned().collect()
+    }
+
+    /// Changes `bits` of a byte where it lies. False if the file has no such byte.
+    pub fn flip(&self, name: &str, offset: usize, bits: u8) -> bool {
+        let file = self.files.lock().get(name).cloned();
+        let Some(file) = file else { return false };
+        let SimContent { durable, current, .. } = &mut *file.content.lock();
+        let (Some(durable), Some(current)) = (durable.get_mut(offset), current.get_mut(offset)) else {
+            return false;
+        };
+        (*durable, *current) = (*durable ^ bits, *current ^ bits);
+        true
+    }
+
     /// Replaces the synced and current bytes of a file.
     pub fn set_bytes(&self, name: &str, bytes: Vec<u8>) {
         if let Some(file) = self.files.lock().get(name) {

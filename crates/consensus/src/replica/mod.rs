@@ -126,7 +126,7 @@ impl Replica {
             max_inflight_msgs: options.messages_in_flight_max,
             max_committed_size_per_ready: COMMITTED_BYTES_MAX,
             check_quorum: true,
-            pre_vote: true,
+            pre_vote: !mutants::is("no-pre-vote"),
             read_only_option: raft::ReadOnlyOption::Safe,
             ..raft::Config::default()
         };
@@ -481,6 +481,10 @@ impl Replica {
     pub fn written(&mut self, number: u64) {
         self.appends.written(number, self.raw.mut_store());
         self.raw.on_persist_ready(number);
+        if mutants::is("committed-alone") && self.is_leader() {
+            let log = &mut self.raw.raft.raft_log;
+            log.commit_to(log.persisted.max(log.committed));
+        }
         self.advance_applied();
     }
 

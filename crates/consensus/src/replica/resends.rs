@@ -5,6 +5,7 @@
 //! time, up to [`DOUBLINGS_MAX`] times, and up to half of that later, so that followers that fail together do
 //! not come back together.
 
+use crate::mutants;
 use std::collections::BTreeMap;
 
 /// How often the wait is doubled: from 0.4 s to half a minute, with the default ticks.
@@ -35,7 +36,8 @@ impl Resends {
         let failed = self.failed.entry(to).or_insert(Failed { count: 0, due: None });
         let wait = election_ticks << failed.count.min(DOUBLINGS_MAX);
         failed.count += 1;
-        failed.due = Some(tick + wait + draw % (wait / 2 + 1));
+        let wait = if mutants::is("resent-at-once") { 0 } else { wait + draw % (wait / 2 + 1) };
+        failed.due = Some(tick + wait);
     }
 
     /// The followers whose wait is over at `tick`.

@@ -6,6 +6,7 @@ use super::range::{Bounds, answer_bytes, check_revision, each_record, range_in};
 use super::record::{self, KEY_BYTES_MAX, Lease};
 use super::reply::{Done, Refusal, done};
 use super::work::Work;
+use crate::mutants;
 use crate::store::{Order, StoreError, View};
 use crate::tx::Tx;
 use bytes::Bytes;
@@ -22,7 +23,7 @@ const POINT_READS_UNCHECKED: usize = 8;
 pub(super) fn check_key(key: &[u8]) -> Result<(), Refusal> {
     match key.len() {
         0 => Err(Refusal::EmptyKey),
-        bytes if bytes > KEY_BYTES_MAX => Err(Refusal::KeyTooLong { bytes }),
+        bytes if bytes > KEY_BYTES_MAX && !mutants::is("key-unbounded") => Err(Refusal::KeyTooLong { bytes }),
         _ => Ok(()),
     }
 }

@@ -6,6 +6,7 @@
 
 use super::record::Expiring;
 use crate::expiry::ExpiryIndex;
+use crate::mutants;
 use crate::tx::Tx;
 use crate::types::Stamp;
 
@@ -37,10 +38,11 @@ impl Deadline {
         if let (Some(Self { entry, .. }), Some((at, ttl_ms))) = (before, wanted)
             && tx.stamp() < entry
             && entry <= at
+            && !mutants::is("expiry-left")
         {
             return Some(Self { at, ttl_ms, entry });
         }
-        if let Some(before) = before {
+        if let Some(before) = before.filter(|_| !mutants::is("expiry-left")) {
             before.cancel(index, tx, key);
         }
         let (at, ttl_ms) = wanted?;
