@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # usage: crates/sim/mutants.sh [MINUTES]
-# Builds the simulator with defects to order (crates/consensus/src/mutants.rs), and runs seeds against each until one
+# Builds the simulator with defects to order (crates/core/src/mutants.rs), and runs seeds against each until one
 # fails, for at most MINUTES (default 5). Prints the table of docs/reliability.md; fails if a mutant survives.
 set -euo pipefail
 cd "$(dirname "$0")/../.."

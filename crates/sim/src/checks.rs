@@ -1,6 +1,6 @@
-//! What is looked at as a whole: states of replicas, their logs, and that the cluster recovers when faults end.
+//! What is looked at as a whole: states of replicas, and their logs.
 
-use crate::inject::CLOCK_SKEW_MS;
+use crate::inject::{CLOCK_SKEW_MS, DRIFT_PPM_MAX};
 use crate::node::FIRST_MS;
 use crate::record::hash;
 use crate::schedule::S;
@@ -8,10 +8,13 @@ use crate::world::{Event, World};
 use anyhow::{Result, ensure};
 use quoin_consensus::GROUP;
 use quoin_core::store::Order;
-use std::collections::BTreeMap;
+use quoin_core::{Revision, View, history, kv};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// How often logs are compared.
 const LOOK_EVERY: u64 = 2 * S;
+/// Hashes of keys are compared at these revisions, and at the newest.
+const HASH_EVERY: u64 = 8;
 /// States are compared after entries whose index is a multiple of this.
 const STATE_EVERY: u64 = 16;
 
@@ -21,7 +24,9 @@ impl World {
         let Some(process) = &self.nodes[place].process else { return Ok(()) };
         let view = process.stepped.engine().latest();
         let progress = *view.progress();
-        let right = FIRST_MS + self.schedule.now() / 1000 + CLOCK_SKEW_MS as u64;
+        let now_ms = self.schedule.now() / 1000;
+        let drift_ms = now_ms * DRIFT_PPM_MAX as u64 / 1_000_000;
+        let right = FIRST_MS + now_ms + drift_ms + CLOCK_SKEW_MS as u64;
         ensure!(
             progress.stamp.0 <= right,
             "entry {} is stamped {} ms ahead of all right clocks",
@@ -40,7 +45,28 @@ impl World {
     pub(crate) fn look(&mut self) -> Result<()> {
         self.schedule.after(LOOK_EVERY, Event::Look);
         self.check_lost()?;
+        self.check_stores()?;
         self.match_logs()
+    }
+
+    /// What a replica shows besides what clients read: hashes by which operators compare replicas, and what is to expire.
+    fn check_stores(&self) -> Result<()> {
+        for node in &self.nodes {
+            let Some(process) = &node.process else { continue };
+            let view = process.stepped.engine().latest();
+            let newest = view.progress().revision.0;
+            for revision in [newest, newest - newest % HASH_EVERY, newest / 2 - newest / 2 % HASH_EVERY] {
+                let Ok(at) = history::sequence_at(view.view(), view.progress(), Revision(revision))? else {
+                    continue;
+                };
+                let mut seen = 0;
+                kv::hash(view.view().at(at), |bytes| seen = hash(seen, bytes))?;
+                self.record.lock().hash_of_keys(node.id(), revision, seen);
+            }
+            check_expiries(view.view(), node.id())?;
+            self.check_tables(&view)?;
+        }
+        Ok(())
     }
 
     /// Log matching: of two logs that have an entry of one index and term, all before it are the same.
@@ -72,78 +98,26 @@ impl World {
         }
         Ok(())
     }
+}
 
-    /// Ends all faults.
-    pub(crate) fn calm(&mut self) -> Result<()> {
-        self.stormy = false;
-        self.heal_all()?;
-        for place in 0..self.nodes.len() {
-            self.room(place)?;
-            let node = &mut self.nodes[place];
-            (node.paused_until, node.hangs_until) = (0, 0);
-            if node.process.is_none() {
-                self.schedule.after(S / 10, Event::Start(place));
-            }
-        }
-        Ok(())
+/// Each lease and each key with a time to live has one entry in the index of what expires.
+fn check_expiries(view: View<'_>, id: u64) -> Result<()> {
+    // The keyspace, a deadline, and the subject.
+    const SUBJECT: usize = 2 + 8;
+    let mut subjects = BTreeSet::new();
+    for pair in view.scan_prefix(b"\x01x", Order::Ascending) {
+        let subject = pair?.0.slice(SUBJECT..);
+        ensure!(
+            subjects.insert(subject.clone()),
+            "replica {id} has {subject:?} twice in its index of what expires"
+        );
     }
-
-    /// Whether all replicas run, have one leader and the same state, and nobody waits.
-    pub(crate) fn has_settled(&self) -> bool {
-        let running: Vec<_> =
-            self.nodes.iter().filter_map(|node| Some(node.process.as_ref()?.stepped.engine())).collect();
-        let leaders = running.iter().filter(|engine| engine.raft().is_leader).count();
-        let mut progresses = running.iter().map(|engine| *engine.latest().progress());
-        let first = progresses.next();
-        running.len() == self.nodes.len()
-            && leaders == 1
-            && self.operator.is_idle()
-            && progresses.all(|progress| Some(progress) == first)
-            && !self.clients_wait()
-            && self.watchers_are_done()
-    }
-
-    /// What must be true when all is calm.
-    pub(crate) fn check_end(&mut self) -> Result<()> {
-        self.look()?;
-        let mut states = Vec::new();
-        for node in &self.nodes {
-            if let Some(process) = &node.process {
-                let view = process.stepped.engine().latest();
-                self.check_ledger(&view)?;
-                states.push(state(&view)?);
-            }
-        }
-        ensure!(states.windows(2).all(|pair| pair[0] == pair[1]), "the replicas end with different states");
-        self.clients.check()
-    }
-
-    /// Why the cluster has not settled.
-    pub(crate) fn unsettled(&self) -> String {
-        let mut text = String::new();
-        for node in &self.nodes {
-            let status = node.process.as_ref().map(|process| {
-                let (engine, stepped) = (process.stepped.engine(), &process.stepped);
-                let (raft, progress) = (engine.raft(), *engine.latest().progress());
-                (
-                    stepped.is_settled(),
-                    stepped.has_replayed(),
-                    progress.index,
-                    progress.revision,
-                    (*raft).clone(),
-                )
-            });
-            let peers = node.process.as_ref().map(|process| &process.peers);
-            text += &format!("\n  member {} (lost: {}, peers: {peers:?}): {status:?}", node.id(), node.lost);
-        }
-        let waits = (self.clients_wait(), self.watchers_are_done(), self.operator.is_idle());
-        format!("clients wait, watchers are done, operator is idle: {waits:?}{text}{}", self.connections())
-    }
+    Ok(())
 }
 
 /// A hash over all that can be read. Records of events that are compacted may be gone or not: they are left out,
 /// since what they say is compared when it happens.
-fn state(view: &quoin_engine::ReadView) -> Result<u64> {
+pub(crate) fn state(view: &quoin_engine::ReadView) -> Result<u64> {
     let mut seen = 0;
     for (from, to) in [(&b""[..], &b"\0e"[..]), (b"\0f", b"")] {
         for pair in view.view().scan(from, to, Order::Ascending) {

@@ -1,27 +1,22 @@
 //! The clients: they write and read through any replica, and remember what they were told.
 
 use crate::linear::{self, Action, Operation};
-use crate::record::number;
+use crate::routes::Rules;
 use crate::schedule::{MS, S};
+use crate::tables::Tables;
 use crate::watches::Watched;
 use crate::world::{At, Event, World};
-use anyhow::{Result, anyhow, ensure};
+use anyhow::{Result, anyhow, bail};
 use bytes::Bytes;
-use quoin_core::kv::txn_operation::Step;
-use quoin_core::kv::{
-    Compare, CompareResult, CompareTarget, Delete, LeaseGrant, Operation as Kv, Put, Range, Response, Ttl,
-    Txn, TxnOperation, range,
-};
-use quoin_core::{Command, Reply, system};
+use quoin_core::kv::Txn;
+use quoin_core::{Command, Face, Reply, system};
 use quoin_engine::join::JoinAnswer;
-use quoin_engine::{Consistency, MemberError, ProposeError, ReadError, ReadView};
+use quoin_engine::{MemberError, ProposeError, ReadError, ReadView};
 use rand::Rng;
 use std::collections::{BTreeMap, VecDeque};
 
-/// Keys of which clients remember everything.
-const KEYS: u64 = 8;
 /// How long a client waits for an answer.
-const PATIENCE: u64 = 8 * S;
+pub(crate) const PATIENCE: u64 = 8 * S;
 
 /// What is known of a request under way.
 pub(crate) enum Known {
@@ -31,8 +26,14 @@ pub(crate) enum Known {
     Read { at: At, key: Bytes, called: u64, floor: u64 },
     /// Transfers of the ledger.
     Transfers { at: At, group: usize },
-    /// A write of which nobody remembers anything.
-    Other { at: At },
+    /// A transaction; a client knew of this revision before, as for what follows.
+    Txn { at: At, txn: Box<Txn>, floor: u64 },
+    /// Changes of rules.
+    Rules { at: At, asked: Rules, floor: u64 },
+    /// Changes of lookup tables.
+    Tables { at: At, asked: Tables, floor: u64 },
+    /// A write of which nobody remembers more than whom it was for.
+    Other { at: At, face: Face },
     /// A node asks a member who it is.
     Join { asked: At, place: usize, life: u64 },
     /// The operator changes the members.
@@ -44,8 +45,9 @@ pub(crate) enum Known {
 impl Known {
     fn at(&self) -> At {
         match self {
-            Self::Write { at, .. } | Self::Read { at, .. } | Self::Other { at } => *at,
-            Self::Transfers { at, .. } => *at,
+            Self::Write { at, .. } | Self::Read { at, .. } | Self::Other { at, .. } => *at,
+            Self::Transfers { at, .. } | Self::Txn { at, .. } => *at,
+            Self::Rules { at, .. } | Self::Tables { at, .. } => *at,
             Self::Members { at } | Self::Watch { at, .. } | Self::Join { asked: at, .. } => *at,
         }
     }
@@ -70,7 +72,7 @@ pub(crate) struct Clients {
     histories: BTreeMap<Bytes, Vec<Operation>>,
     /// The newest revision that any client was told of, and when.
     told: VecDeque<(u64, u64)>,
-    newest_told: u64,
+    pub(crate) newest_told: u64,
 }
 
 impl Clients {
@@ -80,22 +82,22 @@ impl Clients {
         Self { every, next_value: 0, moment: 0, histories, told, newest_told: 0 }
     }
 
-    fn moment(&mut self) -> u64 {
+    pub(crate) fn moment(&mut self) -> u64 {
         self.moment += 1;
         self.moment
     }
 
-    fn value(&mut self, rng: &mut impl Rng) -> (u64, Bytes) {
+    pub(crate) fn value(&mut self, rng: &mut impl Rng) -> (u64, Bytes) {
         self.next_value += 1;
         let filling = if rng.random_bool(0.02) { 5_000 } else { rng.random_range(0..200) };
         (self.next_value, format!("v{} {}", self.next_value, "x".repeat(filling)).into())
     }
 
-    fn note(&mut self, key: Bytes, action: Action, called: u64, answered: Option<u64>) {
+    pub(crate) fn note(&mut self, key: Bytes, action: Action, called: u64, answered: Option<u64>) {
         self.histories.entry(key).or_default().push(Operation { action, called, answered });
     }
 
-    fn hear(&mut self, now: u64, revision: u64) {
+    pub(crate) fn hear(&mut self, now: u64, revision: u64) {
         if revision > self.newest_told {
             self.newest_told = revision;
             self.told.push_back((now, revision));
@@ -103,7 +105,7 @@ impl Clients {
     }
 
     /// The newest revision that clients had been told of `ago` microseconds ago.
-    fn told_before(&self, now: u64, ago: u64) -> u64 {
+    pub(crate) fn told_before(&self, now: u64, ago: u64) -> u64 {
         let before = self.told.iter().rev().find(|(at, _)| at + ago < now);
         before.map_or(0, |(_, revision)| *revision)
     }
@@ -120,14 +122,6 @@ impl Clients {
     }
 }
 
-fn put(key: Bytes, value: Bytes, ttl: Option<Ttl>, lease: i64) -> Put {
-    Put { key, value, ttl, lease, ..Put::default() }
-}
-
-fn range_of(key: &Bytes) -> Range {
-    Range { key: key.clone(), ..Range::default() }
-}
-
 impl World {
     /// A client does something, through any replica that serves clients.
     pub(crate) fn client(&mut self) -> Result<()> {
@@ -135,28 +129,39 @@ impl World {
             let wait = self.up_to(2 * self.clients.every);
             self.schedule.after(wait, Event::Client);
         }
-        let serves = |place: &usize| {
-            let process = self.nodes[*place].process.as_ref();
-            process.is_some_and(|process| process.stepped.has_replayed() && process.stepped.is_settled())
-        };
-        let serving: Vec<usize> = (0..self.nodes.len()).filter(serves).collect();
-        if serving.is_empty() {
-            return Ok(());
-        }
-        let place = serving[self.rng.random_range(0..serving.len())];
+        let Some(place) = self.serving() else { return Ok(()) };
         self.nodes[place].set_clocks(self.schedule.now());
         match self.rng.random_range(0..100) {
-            0..30 => self.read(place),
-            30..40 => self.read_locally(place)?,
-            40..70 => self.change(place),
-            70..84 => self.transfer(place),
+            0..25 => self.read(place),
+            25..33 => self.read_locally(place)?,
+            33..55 => self.change(place),
+            55..65 => self.transfer(place),
+            65..74 => self.change_rules(place),
+            74..82 => self.change_tables(place),
+            82..91 => self.transact(place),
             _ => self.change_passing(place),
         }
         self.follow_up(place)
     }
 
-    fn key(&mut self) -> Bytes {
-        format!("key {}", self.rng.random_range(0..KEYS)).into()
+    /// A replica that serves clients.
+    pub(crate) fn serving(&mut self) -> Option<usize> {
+        let serves = |place: &usize| {
+            let process = self.nodes[*place].process.as_ref();
+            process.is_some_and(|process| process.stepped.has_replayed() && process.stepped.is_settled())
+        };
+        let serving: Vec<usize> = (0..self.nodes.len()).filter(serves).collect();
+        (!serving.is_empty()).then(|| serving[self.rng.random_range(0..serving.len())])
+    }
+
+    /// Many clients write through one process, one after the other.
+    pub(crate) fn burst(&mut self, place: usize, left: u64) -> Result<()> {
+        self.change_passing(place);
+        if left > 1 && self.stormy {
+            let (at, after) = (self.process_at(place), self.up_to(4 * MS));
+            self.schedule.after(after, Event::Burst { at, left: left - 1 });
+        }
+        Ok(())
     }
 
     pub(crate) fn propose(&mut self, place: usize, known: Known, command: Command) {
@@ -173,102 +178,53 @@ impl World {
         self.schedule.after(PATIENCE, Event::GiveUp(task));
     }
 
-    fn change(&mut self, place: usize) {
-        let (at, key, called) = (self.process_at(place), self.key(), self.clients.moment());
-        let (value, text) = self.clients.value(&mut self.rng);
-        let (action, operation) = match self.rng.random_range(0..10) {
-            0 | 1 => (Action::Write(None), Kv::Delete(Delete { key: key.clone(), ..Delete::default() })),
-            2 | 3 => (Action::Swap(None, value), swap(&key, &self.newest_value(place, &key), text)),
-            _ => (Action::Write(Some(value)), Kv::Put(put(key.clone(), text, None, 0))),
-        };
-        self.propose(place, Known::Write { at, key, action, called }, operation.into_command());
-    }
-
-    /// The value that a replica shows just now.
-    fn newest_value(&mut self, place: usize, key: &Bytes) -> Bytes {
-        let view = self.process(place).stepped.engine().latest();
-        let found = range(view.view(), view.progress(), &range_of(key)).ok().and_then(Result::ok);
-        found.and_then(|found| found.kvs.into_iter().next()).map(|kv| kv.value).unwrap_or_default()
-    }
-
-    /// Changes keys that end by themselves, and what belongs to them.
-    fn change_passing(&mut self, place: usize) {
-        let at = self.process_at(place);
-        let (_, text) = self.clients.value(&mut self.rng);
-        let key = Bytes::from(format!("passing {}", self.rng.random_range(0..KEYS)));
-        let lease = self.rng.random_range(1..4);
-        let operation = match self.rng.random_range(0..6) {
-            0 => Kv::LeaseGrant(LeaseGrant { id: lease, ttl_s: self.rng.random_range(1..5) }),
-            1 => Kv::LeaseKeepAlive(lease),
-            2 => Kv::LeaseRevoke(lease),
-            3 => Kv::Put(put(key, text, None, lease)),
-            4 => Kv::Put(put(key, text, Some(Ttl::Restart(true)), 0)),
-            _ => Kv::Put(put(key, text, Some(Ttl::Milliseconds(self.rng.random_range(50..5_000))), 0)),
-        };
-        self.propose(place, Known::Other { at }, operation.into_command());
-    }
-
-    fn read(&mut self, place: usize) {
-        let (at, key, called) = (self.process_at(place), self.key(), self.clients.moment());
-        let (engine, floor) = (self.process(place).stepped.engine(), self.clients.newest_told);
-        let reading = async move { Outcome::Read(Box::new(engine.read(Consistency::Linearizable).await)) };
-        let task = self.tasks.add(Known::Read { at, key, called, floor }, reading);
-        self.schedule.after(PATIENCE, Event::GiveUp(task));
-    }
-
-    /// A read of this replica's state, if it is not older than a bound: it must not be.
-    fn read_locally(&mut self, place: usize) -> Result<()> {
-        let bound_ms = self.rng.random_range(50..2_000);
-        // The only replica there is has everything, however it is asked.
-        let alone = self.nodes.len() == 1;
-        let bounded = Consistency::Local { max_lag_entries: None, max_lag_ms: Some(bound_ms) };
-        let consistency = if alone { Consistency::ANY } else { bounded };
-        let engine = self.process(place).stepped.engine();
-        let mut reading = std::pin::pin!(engine.read(consistency));
-        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-        let std::task::Poll::Ready(outcome) = reading.as_mut().poll(&mut context) else {
-            anyhow::bail!("a local read waits");
-        };
-        let Ok(view) = outcome else { return Ok(()) };
-        self.counts.local_reads += 1;
-        // Clocks are in milliseconds.
-        let bounded = self.clients.told_before(self.schedule.now(), (bound_ms + 2) * MS);
-        let floor = if alone { self.clients.newest_told } else { bounded };
-        let seen = view.progress().revision.0;
-        ensure!(
-            seen >= floor,
-            "replica {} shows revision {seen} to a read that allows a lag of {bound_ms} ms; a client was told of {floor} \
-             before that",
-            self.nodes[place].id()
-        );
-        Ok(())
-    }
-
     /// Something was answered.
     pub(crate) fn answered(&mut self, known: Known, outcome: Outcome) -> Result<()> {
         let now = self.schedule.now();
         match (known, outcome) {
             (Known::Write { key, action, called, .. }, Outcome::Write(Ok(reply))) => {
-                let Reply::Kv(reply) = reply else { anyhow::bail!("a kv command got {reply:?}") };
+                let Reply::Kv(reply) = reply else { bail!("a kv command was answered {reply:?}") };
                 let answered = Some(self.clients.moment());
                 self.clients.hear(now, reply.revision.0);
                 self.counts.writes += 1;
                 let response = reply.result.map_err(|refusal| anyhow!("a write was refused: {refusal}"))?;
                 self.written(key, action, (called, answered), &response, reply.revision.0);
             }
-            (known @ Known::Write { .. }, Outcome::Write(Err(error))) => self.not_written(known, error),
+            (Known::Txn { txn, floor, .. }, Outcome::Write(Ok(reply))) => {
+                let Reply::Kv(reply) = reply else { bail!("a transaction was answered {reply:?}") };
+                self.clients.hear(now, reply.revision.0);
+                self.counts.transactions += 1;
+                let response = reply.result.map_err(|refusal| anyhow!("{txn:?} was refused: {refusal}"))?;
+                self.transacted(&txn, floor, (reply.revision.0, &response))?;
+            }
+            (Known::Rules { asked, floor, .. }, Outcome::Write(Ok(reply))) => {
+                let Reply::Route(reply) = reply else { bail!("a change of rules was answered {reply:?}") };
+                self.clients.hear(now, reply.revision.0);
+                self.counts.rules += 1;
+                self.rules_changed(asked, floor, &reply)?;
+            }
+            (Known::Tables { at, asked, floor }, Outcome::Write(Ok(reply))) => {
+                let Reply::Table(reply) = reply else { bail!("{asked:?} was answered {reply:?}") };
+                self.clients.hear(now, reply.revision.0);
+                self.tables_changed(at.place, &asked, floor, &reply)?;
+            }
+            (known, Outcome::Write(Err(error))) => self.failed(known, error),
             (Known::Read { key, called, floor, at }, Outcome::Read(view)) => {
                 if let Ok(view) = *view {
                     self.seen(&view, key, called, floor, self.nodes[at.place].id())?;
                 }
             }
-            (Known::Transfers { group, .. }, Outcome::Write(Ok(Reply::Ledger(reply)))) => {
+            (Known::Transfers { group, .. }, Outcome::Write(Ok(reply))) => {
+                let Reply::Ledger(reply) = reply else { bail!("transfers were answered {reply:?}") };
                 self.clients.hear(now, reply.revision.0);
                 self.transferred(group, &reply)?;
             }
-            (Known::Other { .. }, Outcome::Write(Ok(Reply::Kv(reply)))) => {
-                self.clients.hear(now, reply.revision.0);
-            }
+            (Known::Other { face, .. }, Outcome::Write(Ok(reply))) => match (face, reply) {
+                (Face::Kv, Reply::Kv(reply)) => self.clients.hear(now, reply.revision.0),
+                (Face::Ledger, Reply::Ledger(reply)) => self.clients.hear(now, reply.revision.0),
+                (Face::System, Reply::System(_)) => {}
+                (face, reply) => bail!("a command for {face:?} was answered {reply:?}"),
+            },
             (Known::Join { place, life, .. }, Outcome::Join(answer)) => self.joined(place, life, &answer)?,
             (Known::Members { .. }, Outcome::Members(outcome)) => self.members_changed(outcome),
             (Known::Watch { at, number }, Outcome::Watch(watched)) => {
@@ -279,97 +235,38 @@ impl World {
         Ok(())
     }
 
-    fn written(
-        &mut self,
-        key: Bytes,
-        action: Action,
-        (called, answered): (u64, Option<u64>),
-        response: &Response,
-        revision: u64,
-    ) {
-        match (action, response) {
-            // Nothing was there: the same as a read that finds nothing.
-            (Action::Write(None), Response::Delete { deleted: 0, .. }) => {
-                self.clients.note(key, Action::Read(None), called, answered);
-            }
-            (Action::Write(value), _) => {
-                self.record.lock().done(&key, value, revision);
-                self.clients.note(key, action, called, answered);
-            }
-            (Action::Swap(_, value), Response::Txn { succeeded, responses }) => {
-                let found = responses.first().and_then(|response| match response {
-                    Response::Range(found) => found.kvs.first().and_then(|kv| number(&kv.value)),
-                    _ => None,
-                });
-                let action = if *succeeded { Action::Swap(found, value) } else { Action::Read(found) };
-                if *succeeded {
-                    self.record.lock().done(&key, Some(value), revision);
-                } else {
-                    self.record.lock().not_done(value);
-                }
-                self.clients.note(key, action, called, answered);
-            }
-            (action, response) => {
-                self.record.lock().violate(format!("{action:?} was answered {response:?}"));
-            }
-        }
-    }
-
-    fn not_written(&mut self, known: Known, error: ProposeError) {
-        let Known::Write { key, action, called, .. } = known else { return };
-        if matches!(error, ProposeError::Unknown | ProposeError::Stopped) {
-            self.counts.unknown += 1;
-            // What a swap found is not known either: it counts as a write.
-            let action =
-                if let Action::Swap(_, value) = action { Action::Write(Some(value)) } else { action };
-            return self.clients.note(key, action, called, None);
-        }
-        self.counts.not_done += 1;
-        if let Action::Write(Some(value)) | Action::Swap(_, value) = action {
-            self.record.lock().not_done(value);
-        }
-    }
-
-    fn seen(&mut self, view: &ReadView, key: Bytes, called: u64, floor: u64, id: u64) -> Result<()> {
-        self.counts.reads += 1;
-        let revision = view.progress().revision.0;
-        let found =
-            range(view.view(), view.progress(), &range_of(&key))?.map_err(|refusal| anyhow!("{refusal}"))?;
-        let found = found.kvs.first().map(|kv| (number(&kv.value).unwrap_or(0), kv.mod_revision as u64));
-        ensure!(
-            revision >= floor,
-            "replica {id} shows revision {revision} to a linearizable read; a client was told of {floor} before"
-        );
-        let recorded = self.record.lock().value_at(&key, revision);
-        ensure!(
-            found == recorded,
-            "replica {id} shows {found:?} in {key:?} at revision {revision}, where there is {recorded:?}"
-        );
-        let answered = Some(self.clients.moment());
-        self.clients.hear(self.schedule.now(), revision);
-        self.clients.note(key, Action::Read(found.map(|(value, _)| value)), called, answered);
-        Ok(())
-    }
-
     /// A client waits no longer.
     pub(crate) fn give_up(&mut self, task: u64) -> Result<()> {
-        if let Some(known @ Known::Write { .. }) = self.tasks.give_up(task) {
-            self.not_written(known, ProposeError::Unknown);
+        if let Some(known) = self.tasks.give_up(task) {
+            self.failed(known, ProposeError::Unknown);
         }
         Ok(())
+    }
+
+    /// A write has no reply.
+    fn failed(&mut self, known: Known, error: ProposeError) {
+        let is_unknown = matches!(error, ProposeError::Unknown | ProposeError::Stopped);
+        match known {
+            Known::Write { key, action, called, .. } => self.not_written((key, action, called), is_unknown),
+            Known::Txn { txn, .. } => self.not_transacted(&txn, is_unknown),
+            Known::Rules { asked: Rules::Put(rules), .. } if !is_unknown => {
+                rules.into_values().for_each(|value| self.record.lock().not_done(value));
+            }
+            _ => {}
+        }
     }
 
     /// The process of a machine has ended, and with it all connections of clients.
     pub(crate) fn clients_lose(&mut self, place: usize) {
+        self.lose_watchers(place);
         for known in self.tasks.give_up_where(|known| known.at().place == place) {
             match known {
-                known @ Known::Write { .. } => self.not_written(known, ProposeError::Unknown),
                 Known::Join { place, life, .. } => self.schedule.after(S, Event::Join(place, life)),
                 Known::Members { .. } => self.schedule.after(S, Event::Operate),
                 Known::Watch { number, .. } => {
                     self.schedule.after(100 * MS, Event::MoveWatcher { number, again: false })
                 }
-                Known::Read { .. } | Known::Other { .. } | Known::Transfers { .. } => {}
+                known => self.failed(known, ProposeError::Unknown),
             }
         }
     }
@@ -381,19 +278,4 @@ impl World {
         };
         self.tasks.under_way().any(waits)
     }
-}
-
-/// Reads a key, and writes it if it holds `expected`, which is empty for an absent one.
-fn swap(key: &Bytes, expected: &Bytes, value: Bytes) -> Kv {
-    let target =
-        if expected.is_empty() { CompareTarget::Version(0) } else { CompareTarget::Value(expected.clone()) };
-    let compare = Compare {
-        result: CompareResult::Equal as i32,
-        key: key.clone(),
-        target: Some(target),
-        ..Compare::default()
-    };
-    let step = |step| TxnOperation { step: Some(step) };
-    let success = vec![step(Step::Range(range_of(key))), step(Step::Put(put(key.clone(), value, None, 0)))];
-    Kv::Txn(Txn { compare: vec![compare], success, failure: vec![step(Step::Range(range_of(key)))] })
 }

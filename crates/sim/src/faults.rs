@@ -17,6 +17,8 @@ pub(crate) enum Fault {
     Pause,
     /// Some links carry nothing for a while, in one direction or both.
     Cut,
+    /// The leader is cut off while clients write through it.
+    Strand,
     /// A connection breaks.
     Break,
     /// A disk takes seconds for its next write.
@@ -35,6 +37,10 @@ pub(crate) enum Fault {
     HandOver,
     /// History is compacted.
     Compact,
+    /// A bit of a log rots. Its member is replaced once it notices.
+    Rot,
+    /// A member is added or removed.
+    Resize,
     /// A machine's disk is lost, in whole or in part. Its member is replaced.
     Wipe,
 }
@@ -45,6 +51,7 @@ const USUAL: &[(Fault, u64)] = &[
     (Fault::PowerOff, 3_000),
     (Fault::Pause, 4_000),
     (Fault::Cut, 3_000),
+    (Fault::Strand, 6_000),
     (Fault::Break, 2_000),
     (Fault::DiskHangs, 5_000),
     (Fault::SyncFails, 8_000),
@@ -55,6 +62,8 @@ const USUAL: &[(Fault, u64)] = &[
     (Fault::HandOver, 4_000),
     (Fault::Compact, 2_000),
     (Fault::Wipe, 12_000),
+    (Fault::Rot, 8_000),
+    (Fault::Resize, 6_000),
 ];
 
 /// The faults of a run.
@@ -92,6 +101,8 @@ pub(crate) struct Disk {
     pub(crate) slow_us_max: u64,
     /// The usual time of a sync, at most.
     pub(crate) usual_us_max: u64,
+    /// Odds that a process dies about when it has installed a snapshot.
+    pub(crate) dies_installing: f64,
 }
 
 impl Faults {
@@ -105,13 +116,13 @@ impl Faults {
         }
         let mut odds = |usual: f64| if rng.random_bool(0.5) { rng.random_range(0.0..usual) } else { 0.0 };
         let (lost, late, doubled, corrupted) = (odds(0.03), odds(0.05), odds(0.03), odds(0.002));
-        let slow = odds(0.1);
+        let (slow, dies_installing) = (odds(0.1), odds(0.6));
         let late_us_max = rng.random_range(20 * MS..1500 * MS);
         let (reorders, usual_us_max) = (rng.random_bool(0.5), rng.random_range(300..8 * MS));
         let network = Network { lost, late, late_us_max, doubled, corrupted, reorders, usual_us_max };
         let (slow_us_max, usual_us_max) =
             (rng.random_range(20 * MS..600 * MS), rng.random_range(200..10 * MS));
-        Self { every, network, disk: Disk { slow, slow_us_max, usual_us_max } }
+        Self { every, network, disk: Disk { slow, slow_us_max, usual_us_max, dies_installing } }
     }
 
     /// Which kinds there are.

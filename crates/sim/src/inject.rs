@@ -6,10 +6,12 @@ use crate::node::FIRST_MS;
 use crate::schedule::{MS, S};
 use crate::world::{Event, World};
 use anyhow::Result;
-use quoin_core::system;
+use quoin_core::{Face, system};
 use rand::Rng;
 
 const HOUR_MS: i64 = 3_600_000;
+/// How much a clock may run too fast or too slow, in parts of a million: far more than machines' do.
+pub(crate) const DRIFT_PPM_MAX: i64 = 1000;
 /// How far apart right clocks are, in milliseconds.
 pub(crate) const CLOCK_SKEW_MS: i64 = 50;
 
@@ -32,10 +34,7 @@ impl World {
                 let lasts = if self.rng.random_bool(0.7) { self.up_to(300 * MS) } else { self.up_to(5 * S) };
                 self.nodes[place].paused_until = self.schedule.now() + lasts;
             }
-            Fault::Cut => {
-                self.counts.partitions += 1;
-                self.cut(place);
-            }
+            Fault::Cut => self.cut(place),
             Fault::Break => self.break_one(),
             Fault::DiskHangs => {
                 let lasts = self.up_to(5 * S);
@@ -58,14 +57,17 @@ impl World {
                 Ok(())
             })?,
             Fault::HandOver => self.hand_over()?,
+            Fault::Strand => self.strand(),
             Fault::Compact => self.compact(place),
+            Fault::Rot => self.rot(place),
+            Fault::Resize => self.resize(),
             Fault::Wipe => self.lose_disk(place)?,
         }
         self.follow_up(place)
     }
 
     /// Ends a process between two steps, or in the middle of a write: then its sync does not return.
-    fn kill(&mut self, place: usize, power: bool) {
+    pub(crate) fn kill(&mut self, place: usize, power: bool) {
         let node = &mut self.nodes[place];
         let Some(process) = &mut node.process else { return };
         self.counts.crashes += 1;
@@ -83,6 +85,28 @@ impl World {
         }
         let after = if self.rng.random_bool(0.7) { self.up_to(S) } else { self.up_to(10 * S) };
         self.schedule.after(after, Event::Start(place));
+    }
+
+    /// Cuts the leader off while many clients write through it: its log ends with entries that are never committed.
+    fn strand(&mut self) {
+        let leads = |node: &crate::node::Node| {
+            node.process.as_ref().is_some_and(|process| process.stepped.engine().raft().is_leader)
+        };
+        let Some(place) = self.nodes.iter().position(leads).filter(|_| self.nodes.len() > 2) else { return };
+        let others = (0..self.nodes.len()).filter(|other| *other != place);
+        let cut = others.flat_map(|other| [(place, other), (other, place)]).collect();
+        let lasts = 1500 * MS + self.up_to(3 * S);
+        self.cut_for(cut, lasts);
+        let (at, left) = (self.process_at(place), self.rng.random_range(20..200));
+        self.schedule.after(0, Event::Burst { at, left });
+    }
+
+    /// A bit of a member's log rots where it lies, so that a majority is left. Its process reads it when it starts again.
+    fn rot(&mut self, place: usize) {
+        if self.is_dispensable(place) && self.nodes[place].rot(&mut self.rng) {
+            self.counts.bits_rotted += 1;
+            self.kill(place, false);
+        }
     }
 
     /// Makes a wall clock wrong, and sets the others right: a minority is wrong.
@@ -123,7 +147,9 @@ impl World {
         let newest = engine.latest().progress().revision.0;
         let keep = self.rng.random_range(1..60);
         let command = system::Operation::Compact(newest.saturating_sub(keep)).into_command();
-        self.tasks.add(Known::Other { at }, async move { Outcome::Write(engine.propose(command).await) });
+        self.tasks.add(Known::Other { at, face: Face::System }, async move {
+            Outcome::Write(engine.propose(command).await)
+        });
     }
 
     /// A disk has room again.

@@ -8,7 +8,7 @@ use quoin_core::ledger::{
     Code, Kind, NewAccount, Operation, Reply, Response, Rule, Transfer, TransferReply, Transfers, account,
     transfer,
 };
-use quoin_core::{Command, Revision};
+use quoin_core::{Command, Face, Revision};
 use quoin_engine::ReadView;
 use rand::Rng;
 use std::collections::{BTreeMap, BTreeSet};
@@ -104,7 +104,7 @@ impl World {
         };
         let command = Operation::create_accounts((1..=ACCOUNTS).map(account).collect()).into_command();
         let at = self.process_at(place);
-        self.propose(place, Known::Other { at }, command);
+        self.propose(place, Known::Other { at, face: Face::Ledger }, command);
     }
 
     /// Transfers were answered.

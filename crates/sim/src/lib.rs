@@ -6,9 +6,9 @@
 //! adapters that clients talk to, a store that a crash cuts off in the middle of a write.
 //!
 //! Reading order: `world.rs` (what can happen), `run.rs` (a run from storm to calm), `node.rs` and `life.rs` (a machine,
-//! its process), `threads.rs` (when steps are taken), `network.rs` and `streams.rs`, `faults.rs` and `inject.rs`,
-//! `operator.rs` (members are replaced), `clients.rs`, `ledger.rs` and `watches.rs` (the work), `record.rs`, `linear.rs` and
-//! `checks.rs` (what must be true), `schedule.rs` and `tasks.rs`.
+//! its process), `threads.rs` (when steps are taken), `network.rs`, `frames.rs` and `streams.rs`, `faults.rs` and `inject.rs`,
+//! `operator.rs` (members are replaced), `clients.rs`, `kv.rs`, `txns.rs`, `ledger.rs`, `routes.rs`, `tables.rs` and `watches.rs` (the work), `record.rs`, `linear.rs`,
+//! `checks.rs` and `calm.rs` (what must be true), `schedule.rs` and `tasks.rs`.
 //!
 //! ```
 //! let report = quoin_sim::run(quoin_sim::Settings { seed: 7, duration_ms: 2_000 })?;
@@ -16,10 +16,13 @@
 //! # Ok::<(), quoin_sim::Failure>(())
 //! ```
 
+mod calm;
 mod checks;
 mod clients;
 mod faults;
+mod frames;
 mod inject;
+mod kv;
 mod ledger;
 mod life;
 mod linear;
@@ -27,11 +30,14 @@ mod network;
 mod node;
 mod operator;
 mod record;
+mod routes;
 mod run;
 mod schedule;
 mod streams;
+mod tables;
 mod tasks;
 mod threads;
+mod txns;
 mod watches;
 mod world;
 

@@ -3,9 +3,10 @@
 use crate::clients::{Known, Outcome};
 use crate::schedule::{MS, S};
 use crate::world::{Event, World};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
+use quoin_consensus::log::LogError;
 use quoin_engine::OpenError;
-use quoin_engine::join::JoinAnswer;
+use quoin_engine::join::{JoinAnswer, Joining};
 use rand::Rng;
 use std::collections::BTreeMap;
 
@@ -13,7 +14,7 @@ impl World {
     /// Starts the process of a machine.
     pub(crate) fn start(&mut self, place: usize) -> Result<()> {
         let node = &self.nodes[place];
-        if node.process.is_some() {
+        if node.process.is_some() || node.gone && !self.operator.has_removed(node.id()) {
             return Ok(());
         }
         let (identity, life) = (node.identity().clone(), node.life);
@@ -28,9 +29,14 @@ impl World {
         let node = &mut self.nodes[place];
         let id = node.id();
         match node.start(now, &mut self.rng, founding, peers) {
-            Ok(()) => {}
+            Ok(()) => ensure!(!node.rotten, "replica {id} does not notice that its log has rotted"),
             // It has lost its log, and says so.
             Err(OpenError::LogGone { .. } | OpenError::Join(_)) if node.lost => {
+                self.schedule.after(S, Event::Operate);
+                return Ok(());
+            }
+            Err(OpenError::Log(LogError::Corrupt { .. })) if node.rotten => {
+                self.replace(place, id);
                 self.schedule.after(S, Event::Operate);
                 return Ok(());
             }
@@ -99,8 +105,8 @@ impl World {
             return Ok(());
         }
         let disk = self.nodes[place].identity().disk;
-        match answer.member {
-            Some(id) if answer.disk == disk => {
+        match answer.means_to(disk) {
+            Joining::Member(id) => {
                 self.nodes[place].identity().peers.clone_from(&answer.peers);
                 let before = std::mem::replace(&mut self.nodes[place].identity().id, id);
                 if before != 0 && before != id {
@@ -108,14 +114,12 @@ impl World {
                 }
                 self.open(place, &answer.peers).with_context(|| format!("joining as member {id}"))
             }
-            // Another disk was recorded: this one was added before, and is lost.
-            Some(id) if answer.disk != 0 => {
-                self.nodes[place].identity().id = id;
-                self.nodes[place].lost = true;
+            Joining::OtherDisk { .. } if self.nodes[place].lost => {
                 self.schedule.after(S, Event::Operate);
                 Ok(())
             }
-            _ => {
+            // It ends, and is started again: the one that it asked may not know of the newest member here yet.
+            Joining::OtherDisk { .. } | Joining::Unrecorded(_) | Joining::NoMember => {
                 self.schedule.after(S, Event::Join(place, life));
                 Ok(())
             }

@@ -59,7 +59,7 @@ fn relevant(history: &[Operation]) -> Vec<Operation> {
 }
 
 /// How many states a search looks at before it gives up: then nothing is known to be wrong.
-const STATES_MAX: usize = 1_000_000;
+const STATES_MAX: usize = 50_000;
 
 struct Search<'a> {
     operations: &'a [Operation],

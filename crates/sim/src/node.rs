@@ -41,11 +41,17 @@ pub(crate) struct Node {
     pub(crate) life: u64,
     /// How far its wall clock is ahead of the world's, in milliseconds.
     pub(crate) clock_ahead_ms: i64,
+    /// How much its clocks run too fast, in parts of a million.
+    pub(crate) drift_ppm: i64,
     /// Until when its process stands still, and its disk takes nothing.
     pub(crate) paused_until: u64,
     pub(crate) hangs_until: u64,
     /// It has lost its disk since its member was heard of: it must not take part as that member again.
     pub(crate) lost: bool,
+    /// A part of its log has rotted: it must say so, and take part no more, once it reads that.
+    pub(crate) rotten: bool,
+    /// It is no member: not yet, or not any more.
+    pub(crate) gone: bool,
     /// The newest entry after which its state was compared.
     pub(crate) compared: u64,
     /// A failure was injected that may end the process.
@@ -81,9 +87,12 @@ impl Node {
             process: None,
             life: 0,
             clock_ahead_ms: 0,
+            drift_ppm: 0,
             paused_until: 0,
             hangs_until: 0,
             lost: false,
+            rotten: false,
+            gone: false,
             compared: 0,
             sync_failed: false,
             full: false,
@@ -105,6 +114,21 @@ impl Node {
         let _ = std::fs::remove_dir_all(&self.folder);
         self.folder = folder;
         self.identity = Arc::new(Mutex::new(identity));
+    }
+
+    /// Changes a bit of a segment that is not written any more. Whether there is one.
+    pub(crate) fn rot(&mut self, rng: &mut impl Rng) -> bool {
+        let names: Vec<String> =
+            self.disk.names().into_iter().filter(|name| name.ends_with(".log")).collect();
+        let Some((_, sealed)) = names.split_last().filter(|(_, sealed)| !sealed.is_empty()) else {
+            return false;
+        };
+        let name = &sealed[rng.random_range(0..sealed.len())];
+        let bytes = self.disk.bytes(name).unwrap_or_default();
+        let used = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+        let place = rng.random_range(0..used.max(1));
+        self.rotten = self.disk.flip(name, place, 1 << rng.random_range(0..8));
+        self.rotten
     }
 
     /// Loses the log, and keeps the rest.
@@ -129,7 +153,7 @@ impl Node {
             settled: identity.settled,
             disks: identity.founders.clone(),
         };
-        let surroundings = Surroundings::new(rng.random(), wall_ms(now, self.clock_ahead_ms));
+        let surroundings = Surroundings::new(rng.random(), self.wall_ms(now));
         let founding = identity.founder.then_some(founding);
         let settings = settings(&self.address, rng);
         let disk = Arc::clone(&self.disk) as _;
@@ -162,9 +186,18 @@ impl Node {
     /// Tells the process what time it is.
     pub(crate) fn set_clocks(&self, now: u64) {
         if let Some(process) = &self.process {
-            let monotonic_ms = (now - process.started) / 1000;
-            process.surroundings.set_clocks(monotonic_ms, wall_ms(now, self.clock_ahead_ms));
+            let monotonic_ms = self.shown(now - process.started) / 1000;
+            process.surroundings.set_clocks(monotonic_ms, self.wall_ms(now));
         }
+    }
+
+    /// What a clock of this machine makes of so many microseconds.
+    fn shown(&self, passed: u64) -> u64 {
+        passed.saturating_add_signed(passed as i64 * self.drift_ppm / 1_000_000)
+    }
+
+    fn wall_ms(&self, now: u64) -> u64 {
+        (FIRST_MS + self.shown(now) / 1000).saturating_add_signed(self.clock_ahead_ms)
     }
 
     /// Who it is, as it tells those who dial it.
@@ -179,10 +212,6 @@ impl Node {
         let (from, disk, address) = (self.id(), self.identity().disk, self.address.clone());
         Some(Greeting { purpose, cluster: CLUSTER, from, to, incarnation, disk, address })
     }
-}
-
-fn wall_ms(now: u64, ahead_ms: i64) -> u64 {
-    (FIRST_MS + now / 1000).saturating_add_signed(ahead_ms)
 }
 
 /// Settings that differ from start to start, small enough for a short run to reach their bounds.

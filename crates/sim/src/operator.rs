@@ -1,8 +1,9 @@
-//! The operator: replaces members that have lost their disk, one after the other, as docs/reliability.md says.
+//! The operator: replaces members that have lost their disk, as docs/reliability.md says, adds members, learners too, and
+//! removes some. One change at a time.
 
 use crate::clients::{Known, Outcome};
-use crate::node::Identity;
-use crate::schedule::S;
+use crate::node::{Identity, Node};
+use crate::schedule::{MS, S};
 use crate::world::{Event, World};
 use anyhow::{Result, ensure};
 use quoin_core::system;
@@ -10,11 +11,16 @@ use quoin_engine::{MemberChange, MemberError};
 use rand::Rng;
 use std::collections::BTreeSet;
 
+/// Members that a cluster grows to, at most.
+const MEMBERS_MAX: usize = 5;
+
 /// What the operator is about.
 #[derive(Default)]
 pub(crate) struct Operator {
-    /// The machine whose member is replaced, and how far that is.
+    /// The machine, and how far it is.
     busy: Option<(usize, Stage)>,
+    /// The member that is to go.
+    member: u64,
     /// Members that were removed, or are about to be.
     removed: BTreeSet<u64>,
     added: u64,
@@ -24,12 +30,16 @@ pub(crate) struct Operator {
 enum Stage {
     /// The disk is gone. Its process must find that out by itself.
     Lost,
-    /// The member is to be removed.
+    /// The member is to be removed, for one that takes its place.
     Remove,
+    /// A member is to be removed for good.
+    Leave,
     /// A new one, with this id, is to be added.
-    Add(u64),
+    Add { id: u64, learner: bool },
     /// The new one joins.
-    Joins,
+    Joins { learner: bool },
+    /// The learner is to vote.
+    Promote,
 }
 
 impl Operator {
@@ -41,21 +51,39 @@ impl Operator {
     pub(crate) fn is_idle(&self) -> bool {
         self.busy.is_none()
     }
+
+    fn next_id(&mut self) -> u64 {
+        self.added += 1;
+        100 + self.added
+    }
 }
 
 impl World {
+    /// Who votes, while every member is well and something may be taken away.
+    pub(crate) fn voters(&self) -> Option<Vec<u64>> {
+        let whole =
+            |node: &Node| node.process.is_some() && node.identity().settled && !node.lost && !node.rotten;
+        let all = self.operator.is_idle() && self.nodes.iter().all(|node| node.gone || whole(node));
+        let leads = |node: &Node| {
+            let raft = node.process.as_ref()?.stepped.engine().raft();
+            raft.is_leader.then(|| raft.voters.clone())
+        };
+        self.nodes.iter().find_map(leads).filter(|_| all)
+    }
+
+    /// Whether the member at `place` may be lost: a majority is left.
+    pub(crate) fn is_dispensable(&self, place: usize) -> bool {
+        self.voters().is_some_and(|voters| voters.len() > 2 && voters.contains(&self.nodes[place].id()))
+    }
+
     /// A machine loses its disk, or the part of it that holds the log: never so many that a majority is gone.
     pub(crate) fn lose_disk(&mut self, place: usize) -> Result<()> {
-        let whole =
-            |node: &crate::node::Node| node.process.is_some() && node.identity().settled && !node.lost;
-        let may = self.operator.is_idle() && self.nodes.len() > 2 && self.nodes.iter().all(whole);
-        if !may {
+        if !self.is_dispensable(place) {
             return Ok(());
         }
         self.counts.disks_lost += 1;
         self.end(place, 20_000);
         let node = &mut self.nodes[place];
-        node.lost = true;
         let identity = node.identity().clone();
         if self.rng.random_bool(0.3) {
             node.lose_log();
@@ -67,16 +95,42 @@ impl World {
             let fresh = Identity { id, founder: identity.founder, disk, ..Identity::default() };
             self.nodes[place].wipe(folder, fresh);
         }
-        self.operator.busy = Some((place, Stage::Lost));
+        self.replace(place, identity.id);
         let after = self.up_to(2 * S);
         self.schedule.after(after, Event::Start(place));
         Ok(())
     }
 
-    /// Goes on with the replacement.
+    /// The disk of a member is lost: another member is to take its place.
+    pub(crate) fn replace(&mut self, place: usize, member: u64) {
+        self.nodes[place].lost = true;
+        (self.operator.busy, self.operator.member) = (Some((place, Stage::Lost)), member);
+    }
+
+    /// Adds a machine, whose member votes at once or learns first, or removes a member.
+    pub(crate) fn resize(&mut self) {
+        let Some(voters) = self.voters() else { return };
+        if voters.len() > 3 && self.rng.random_bool(0.5) {
+            self.operator.member = voters[self.rng.random_range(0..voters.len())];
+            let Some(place) = self.place_of(self.operator.member) else { return };
+            self.operator.busy = Some((place, Stage::Leave));
+        } else if voters.len() < MEMBERS_MAX {
+            let (place, learner) = (self.nodes.len(), self.rng.random_bool(0.5));
+            let (folder, disk) = (self.new_folder(), self.rng.random());
+            let mut node = Node::new(place, 0, folder, disk);
+            // Until it is a member, it is nobody's.
+            node.gone = true;
+            self.nodes.push(node);
+            let id = self.operator.next_id();
+            self.operator.busy = Some((place, Stage::Add { id, learner }));
+        }
+        self.schedule.after(0, Event::Operate);
+    }
+
+    /// Goes on with what is under way.
     pub(crate) fn operate(&mut self) -> Result<()> {
         let Some((place, stage)) = self.operator.busy else { return Ok(()) };
-        let id = self.nodes[place].id();
+        let id = self.operator.member;
         match stage {
             Stage::Lost => {
                 // It has ended, or does not start: it has said that it is lost.
@@ -87,21 +141,25 @@ impl World {
                 self.operator.removed.insert(id);
                 self.change_members(MemberChange::Remove(id))
             }
-            Stage::Remove => self.change_members(MemberChange::Remove(id)),
-            Stage::Add(id) => {
-                let address = self.nodes[place].address.clone();
-                let member =
-                    system::Member { id, peer_addresses: vec![address], ..system::Member::default() };
+            Stage::Remove | Stage::Leave => {
+                self.operator.removed.insert(id);
+                self.change_members(MemberChange::Remove(id))
+            }
+            Stage::Add { id, learner } => {
+                let peer_addresses = vec![self.nodes[place].address.clone()];
+                let member = system::Member { id, peer_addresses, learner, ..system::Member::default() };
                 self.change_members(MemberChange::Add(member))
             }
-            Stage::Joins => {
-                if self.nodes[place].process.as_ref().is_some_and(|process| process.stepped.is_settled()) {
-                    self.operator.busy = None;
-                } else {
-                    self.schedule.after(S, Event::Operate);
+            Stage::Joins { learner } => {
+                let joined =
+                    |node: &Node| node.process.as_ref().is_some_and(|process| process.stepped.is_settled());
+                if joined(&self.nodes[place]) {
+                    self.operator.busy = learner.then_some((place, Stage::Promote));
                 }
+                self.schedule.after(S / 2, Event::Operate);
                 Ok(())
             }
+            Stage::Promote => self.change_members(MemberChange::Promote(self.nodes[place].id())),
         }
     }
 
@@ -127,33 +185,58 @@ impl World {
     pub(crate) fn members_changed(&mut self, outcome: Result<Vec<system::Member>, MemberError>) {
         let Some((place, stage)) = self.operator.busy else { return };
         // What came of an earlier attempt: whoever asks again is told how things are.
-        let old = self.nodes[place].id();
-        let has = |id: u64| matches!(&outcome, Ok(members) if members.iter().any(|member| member.id == id));
-        let (has_old, next_id) = (has(old), 100 + self.operator.added);
-        let is_added = stage == Stage::Add(next_id) && has(next_id);
-        let next = match (stage, outcome) {
-            (Stage::Add(_), Ok(_)) if !is_added => stage,
-            (Stage::Remove, Ok(_)) if has_old => stage,
-            (Stage::Remove, Ok(_) | Err(MemberError::NotFound)) => {
-                self.operator.added += 1;
-                Stage::Add(100 + self.operator.added)
+        let member = |id: u64| outcome.as_ref().ok()?.iter().find(|member| member.id == id);
+        let next = match (stage, &outcome) {
+            (Stage::Remove, Ok(_)) if member(self.operator.member).is_none() => Some(self.next()),
+            (Stage::Remove, Err(MemberError::NotFound)) => Some(self.next()),
+            (Stage::Leave, Ok(_)) if member(self.operator.member).is_none() => self.leave(place),
+            (Stage::Leave, Err(MemberError::NotFound)) => self.leave(place),
+            (Stage::Add { id, learner }, Ok(_)) if member(id).is_some() => {
+                Some(self.begin_anew(place, learner))
             }
-            (Stage::Add(_), Ok(_) | Err(MemberError::IdExists | MemberError::PeerExists)) => {
-                // Whatever has started there meanwhile.
-                if self.nodes[place].process.is_some() {
-                    self.end(place, S);
-                }
-                let (folder, disk) = (self.new_folder(), self.rng.random());
-                self.nodes[place].wipe(folder, Identity { disk, ..Identity::default() });
-                self.nodes[place].lost = false;
-                self.counts.members_replaced += 1;
-                self.schedule.after(S / 2, Event::Start(place));
-                Stage::Joins
+            (Stage::Add { learner, .. }, Err(MemberError::IdExists | MemberError::PeerExists)) => {
+                Some(self.begin_anew(place, learner))
             }
-            (stage, _) => stage,
+            (Stage::Promote, Ok(_))
+                if member(self.nodes[place].id()).is_some_and(|member| !member.learner) =>
+            {
+                None
+            }
+            (Stage::Promote, Err(MemberError::NotLearner)) => None,
+            (stage, _) => Some(stage),
         };
-        self.operator.busy = Some((place, next));
+        self.operator.busy = next.map(|next| (place, next));
         self.schedule.after(S / 2, Event::Operate);
+    }
+
+    fn next(&mut self) -> Stage {
+        Stage::Add { id: self.operator.next_id(), learner: false }
+    }
+
+    /// A member was removed for good. Its process must find that out by itself.
+    fn leave(&mut self, place: usize) -> Option<Stage> {
+        self.nodes[place].gone = true;
+        self.counts.members_resized += 1;
+        None
+    }
+
+    /// A member was added: its node begins with an empty disk.
+    fn begin_anew(&mut self, place: usize, learner: bool) -> Stage {
+        // Whatever has started there meanwhile.
+        if self.nodes[place].process.is_some() {
+            self.end(place, S);
+        }
+        let (folder, disk) = (self.new_folder(), self.rng.random());
+        let node = &mut self.nodes[place];
+        node.wipe(folder, Identity { disk, ..Identity::default() });
+        if node.gone {
+            self.counts.members_resized += 1;
+        } else {
+            self.counts.members_replaced += 1;
+        }
+        (node.lost, node.rotten, node.gone) = (false, false, false);
+        self.schedule.after(500 * MS, Event::Start(place));
+        Stage::Joins { learner }
     }
 
     /// A member that has lost what it voted and acknowledged must not take part.

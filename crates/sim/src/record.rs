@@ -1,6 +1,9 @@
 //! What the cluster has done, as its replicas applied it: each entry must be the same wherever it is applied, and
 //! what clients are told must be what is here.
 
+use crate::routes;
+use crate::txns::Held;
+use bytes::Bytes;
 use quoin_core::kv::change_to_key_value;
 use quoin_core::{Event, Index, Reply};
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,7 +19,12 @@ pub(crate) struct Entries {
     hashes: BTreeMap<u64, u64>,
     /// By index, if replicas looked just then: a hash over the state after it.
     states: BTreeMap<u64, u64>,
-    /// By key: the revisions of its changes, each with the number of the value, `None` for a deletion.
+    /// By revision, if replicas looked just then: a hash over the keys.
+    hashes_of_keys: BTreeMap<u64, u64>,
+    /// By store key: the revisions of its changes, each with a hash over what watchers see, `None` for a deletion.
+    changes: BTreeMap<Bytes, BTreeMap<u64, Option<u64>>>,
+    /// By key, of rules the one in the store: the revisions of its changes, each with the number of the value, `None`
+    /// for a deletion.
     keys: BTreeMap<Vec<u8>, BTreeMap<u64, Option<u64>>>,
     /// By value: the revision that wrote it.
     written: BTreeMap<u64, u64>,
@@ -75,9 +83,16 @@ impl Entries {
         }
         self.newest = revision;
         for change in &event.changes {
-            let Ok(Some(kv)) = change_to_key_value(change, event.revision) else { continue };
-            let value = change.value.as_ref().and_then(|_| number(&kv.value));
-            self.keys.entry(kv.key.to_vec()).or_default().insert(revision, value);
+            let shown = change.value.as_ref().map(|value| hash(0, value));
+            self.changes.entry(change.key.clone()).or_default().insert(revision, shown);
+            let (key, value) = if let Some(value) = routes::written(change) {
+                (change.key.to_vec(), value)
+            } else if let Ok(Some(kv)) = change_to_key_value(change, event.revision) {
+                (kv.key.to_vec(), change.value.as_ref().and_then(|_| number(&kv.value)))
+            } else {
+                continue;
+            };
+            self.keys.entry(key).or_default().insert(revision, value);
             let Some(value) = value else { continue };
             if let Some(before) = self.written.insert(value, revision) {
                 self.violate(format!("value {value} was written twice: at revision {before} and {revision}"));
@@ -119,14 +134,40 @@ impl Entries {
         value.map(|value| (value, *at))
     }
 
-    /// The next changes after `revision` of keys in `keys`, as watchers see them: at most those of one revision.
+    /// As [`Self::value_at`], for all keys with a prefix that hold anything.
+    pub(crate) fn values_at(&self, revision: u64, prefix: &[u8]) -> BTreeMap<Vec<u8>, (u64, u64)> {
+        let keys = self.keys.range(prefix.to_vec()..).take_while(|(key, _)| key.starts_with(prefix));
+        keys.filter_map(|(key, _)| Some((key.clone(), self.value_at(key, revision)?))).collect()
+    }
+
+    /// What `key` holds at `revision`, with the numbers that clients see.
+    pub(crate) fn held_at(&self, key: &[u8], revision: u64) -> Option<Held> {
+        let mut held: Option<Held> = None;
+        for (at, value) in self.keys.get(key)?.range(..=revision) {
+            held = value.map(|value| Held {
+                value,
+                created: held.map_or(*at, |held| held.created),
+                modified: *at,
+                version: held.map_or(0, |held| held.version) + 1,
+            });
+        }
+        held
+    }
+
+    /// How many of the keys that are meant were deleted at `revision`.
+    pub(crate) fn deleted_at(&self, revision: u64, is_meant: impl Fn(&[u8]) -> bool) -> u64 {
+        let deleted = self.keys.iter().filter(|(key, at)| at.get(&revision) == Some(&None) && is_meant(key));
+        deleted.count() as u64
+    }
+
+    /// The changes after `revision` of store keys that are watched, in order.
     pub(crate) fn changes_after(
         &self,
         revision: u64,
         is_watched: impl Fn(&[u8]) -> bool,
-    ) -> Vec<(u64, Vec<u8>, Option<u64>)> {
+    ) -> Vec<(u64, Bytes, Option<u64>)> {
         let mut changes = Vec::new();
-        for (key, revisions) in self.keys.iter().filter(|(key, _)| is_watched(key)) {
+        for (key, revisions) in self.changes.iter().filter(|(key, _)| is_watched(key)) {
             changes.extend(revisions.range(revision + 1..).map(|(at, value)| (*at, key.clone(), *value)));
         }
         changes.sort();
@@ -142,6 +183,16 @@ impl Entries {
             ));
         }
         self.note(state);
+    }
+
+    /// A hash over all keys at a revision, as a replica shows it.
+    pub(crate) fn hash_of_keys(&mut self, replica: u64, revision: u64, hash: u64) {
+        let known = *self.hashes_of_keys.entry(revision).or_insert(hash);
+        if known != hash {
+            self.violate(format!(
+                "replica {replica} has another hash of revision {revision} than was seen before"
+            ));
+        }
     }
 
     /// The newest revision.

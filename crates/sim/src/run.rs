@@ -36,6 +36,12 @@ pub struct Counts {
     pub transfers: u64,
     /// Writes that were proposed to take turns.
     pub paced: u64,
+    /// Answered transactions over several keys.
+    pub transactions: u64,
+    /// Answered changes of rules.
+    pub rules: u64,
+    /// Answered changes of lookup tables, refusals left out.
+    pub tables: u64,
     /// Events that watchers were told of.
     pub watched: u64,
     /// Processes started.
@@ -50,6 +56,10 @@ pub struct Counts {
     pub snapshots: u64,
     /// Disks that were lost.
     pub disks_lost: u64,
+    /// Bits of logs that rotted.
+    pub bits_rotted: u64,
+    /// Members that were added or removed for good.
+    pub members_resized: u64,
     /// Members that were replaced.
     pub members_replaced: u64,
 }
@@ -131,6 +141,19 @@ impl World {
             self.step()?;
         }
         self.calm()?;
+        self.settle()?;
+        if let Some(leader) = self.cut_follower() {
+            while self.schedule.now() < leader.until {
+                self.step()?;
+            }
+            self.check_leader(&leader)?;
+            self.settle()?;
+        }
+        self.check_end()
+    }
+
+    /// Goes on until all is well.
+    fn settle(&mut self) -> Result<()> {
         let recovered_by = self.schedule.now() + RECOVERY;
         while !self.has_settled() {
             ensure!(
@@ -141,7 +164,7 @@ impl World {
             );
             self.step()?;
         }
-        self.check_end()
+        Ok(())
     }
 
     fn report(&self) -> Report {

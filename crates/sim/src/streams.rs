@@ -2,7 +2,7 @@
 
 use crate::schedule::{MS, S};
 use crate::world::{At, Event, World};
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use bytes::{Bytes, BytesMut};
 use quoin_store::{Export, Importer};
 use rand::Rng;
@@ -11,11 +11,16 @@ use std::collections::BTreeMap;
 /// How long a side waits for the other one.
 const SILENCE_MAX: u64 = 30 * S;
 
+/// A sender waits so long, and longer with each failure, before it sends the next one.
+const PAUSE_MIN: u64 = 200 * MS;
+
 /// The streams under way, by number.
 #[derive(Default)]
 pub(crate) struct Streams {
     next: u64,
     running: BTreeMap<u64, Stream>,
+    /// By sender and receiver: when the last one that failed ended, and the sender's term.
+    failed: BTreeMap<(u64, u64), (At, u64, u64)>,
 }
 
 struct Stream {
@@ -35,6 +40,14 @@ impl World {
     pub(crate) fn begin_stream(&mut self, place: usize, to: u64) -> Result<()> {
         self.counts.snapshots += 1;
         let from = self.process_at(place);
+        let (id, term) = (self.nodes[place].id(), self.process(place).stepped.engine().raft().term);
+        if let Some((at, failed_in, since)) = self.streams.failed.remove(&(id, to)) {
+            let paused = self.schedule.now() - since;
+            ensure!(
+                (at, failed_in) != (from, term) || paused >= PAUSE_MIN,
+                "{id} sends {to} another snapshot {paused} microseconds after one failed"
+            );
+        }
         let export = self.process(place).stepped.begin_snapshot(to)?;
         self.streams.next += 1;
         let (number, last) = (self.streams.next, self.schedule.now());
@@ -103,6 +116,10 @@ impl World {
         let after = if lost { SILENCE_MAX } else { self.up_to(5 * MS) };
         let (at, to) = (stream.from, stream.to);
         self.schedule.after(after, Event::StreamEnds { at, to, success: success && !lost });
+        if self.stormy && self.rng.random_bool(self.faults.disk.dies_installing) {
+            let after = self.up_to(self.faults.disk.usual_us_max);
+            self.schedule.after(after, Event::Die(self.process_at(place)));
+        }
         self.follow_up(place)
     }
 
@@ -132,6 +149,11 @@ impl World {
     }
 
     pub(crate) fn stream_ended(&mut self, place: usize, to: u64, success: bool) -> Result<()> {
+        let (id, at, now) = (self.nodes[place].id(), self.process_at(place), self.schedule.now());
+        let term = self.process(place).stepped.engine().raft().term;
+        if !success {
+            self.streams.failed.insert((id, to), (at, term, now));
+        }
         self.process(place).stepped.snapshot_ended(to, success);
         Ok(())
     }

@@ -101,6 +101,7 @@ impl World {
                 .ask_founders(|founder| world.find_founder(place, (id, disk, process.incarnation), founder))
         };
         self.nodes[place].process = Some(process);
+        self.check_lost()?;
         if asks_on {
             let at = self.process_at(place);
             self.schedule.after(FOUNDERS_PAUSE, Event::AskFounders(at));
@@ -185,6 +186,9 @@ impl World {
             bail!("replica {id} has ended: {reason}");
         }
         self.end(place, 20 * MS);
+        if self.nodes[place].gone {
+            return Ok(());
+        }
         if excused {
             self.nodes[place].lost = true;
             self.schedule.after(S, Event::Operate);

@@ -1,18 +1,16 @@
 //! Watchers: each sees every change of its keys once, in order, on whatever replica it goes on.
 
 use crate::clients::{Known, Outcome};
-use crate::record::number;
+use crate::record::hash;
+use crate::routes;
 use crate::schedule::{MS, S};
-use crate::world::{Event, World};
+use crate::world::{At, Event, World};
 use anyhow::{Result, bail, ensure};
-use bytes::Bytes;
-use quoin_core::kv::{change_to_key_value, watch_bounds};
-use quoin_core::{Event as Changes, Revision};
+use quoin_core::kv::watch_bounds;
+use quoin_core::{Event as Changes, Face, Revision};
 use quoin_engine::watch::{Interest, WatchEnd, Watcher};
 use rand::Rng;
 use std::sync::Arc;
-
-const WATCHERS: usize = 3;
 
 /// What a watcher was told.
 pub(crate) struct Watched {
@@ -21,22 +19,38 @@ pub(crate) struct Watched {
 }
 
 /// All watchers.
-#[derive(Default)]
-pub(crate) struct Watches(Vec<Watch>);
+pub(crate) struct Watches {
+    all: Vec<Watch>,
+    /// Odds that a watcher is busy for a while with what it was told.
+    slow: f64,
+}
 
 struct Watch {
-    prefix: Vec<u8>,
+    interest: Interest,
     /// Everything up to this revision was seen.
     seen: u64,
-    /// The replica and the task that it waits in.
+    /// The task that it waits in.
     task: Option<u64>,
+    /// Where it was told something that it is busy with.
+    busy: Option<(At, Watcher)>,
+    /// Counts the times it was busy, or has moved.
+    visit: u64,
+}
+
+impl Watches {
+    pub(crate) fn draw(rng: &mut impl Rng) -> Self {
+        Self { all: Vec::new(), slow: if rng.random_bool(0.7) { rng.random_range(0.0..0.5) } else { 0.0 } }
+    }
 }
 
 impl World {
     pub(crate) fn begin_watches(&mut self) {
-        for number in 0..WATCHERS {
-            let prefix = if number == 0 { b"key ".to_vec() } else { format!("key {number}").into_bytes() };
-            self.watches.0.push(Watch { prefix, seen: 1, task: None });
+        let group = |number| Interest::prefix(routes::group_prefix(number).into());
+        let tables = vec![Face::Table as u8].into();
+        let interests =
+            [keys(b"key "), keys(b"key 1"), keys(b"txn "), group(0), group(1).and(Interest::prefix(tables))];
+        for (number, interest) in interests.into_iter().enumerate() {
+            self.watches.all.push(Watch { interest, seen: 1, task: None, busy: None, visit: 0 });
             self.schedule.after(S, Event::MoveWatcher { number, again: true });
         }
     }
@@ -47,23 +61,18 @@ impl World {
             let wait = 100 * MS + self.up_to(4 * S);
             self.schedule.after(wait, Event::MoveWatcher { number, again });
         }
-        if let Some(task) = self.watches.0[number].task.take() {
+        let watch = &mut self.watches.all[number];
+        (watch.busy, watch.visit) = (None, watch.visit + 1);
+        if let Some(task) = watch.task.take() {
             self.tasks.give_up(task);
         }
-        let serves = |place: &usize| {
-            self.nodes[*place].process.as_ref().is_some_and(|process| process.stepped.has_replayed())
-        };
-        let serving: Vec<usize> = (0..self.nodes.len()).filter(serves).collect();
-        if serving.is_empty() {
+        let Some(place) = self.serving() else {
             self.schedule.after(100 * MS, Event::MoveWatcher { number, again: false });
             return Ok(());
-        }
-        let place = serving[self.rng.random_range(0..serving.len())];
+        };
         let engine = self.process(place).stepped.engine();
-        let watch = &self.watches.0[number];
-        let (from, to) = watch_bounds(&watch.prefix, &prefix_end(&watch.prefix));
-        let interest = Interest::range(from, to.unwrap_or_default());
-        let watcher = engine.hub().watch(interest, Revision(watch.seen + 1));
+        let watch = &self.watches.all[number];
+        let watcher = engine.hub().watch(watch.interest.clone(), Revision(watch.seen + 1));
         self.wait(place, number, watcher);
         Ok(())
     }
@@ -74,7 +83,7 @@ impl World {
             let outcome = watcher.next().await;
             Outcome::Watch(Box::new(Watched { watcher, outcome }))
         });
-        self.watches.0[number].task = Some(task);
+        self.watches.all[number].task = Some(task);
     }
 
     pub(crate) fn watched(&mut self, place: usize, number: usize, watched: Watched) -> Result<()> {
@@ -83,7 +92,7 @@ impl World {
             Ok(events) => events,
             // Whoever was away for too long reads the state instead, and goes on from there.
             Err(WatchEnd::Compacted { compacted }) => {
-                let watch = &mut self.watches.0[number];
+                let watch = &mut self.watches.all[number];
                 let refused = watch.seen + 1;
                 ensure!(
                     refused < compacted.0,
@@ -94,7 +103,7 @@ impl World {
                 return Ok(());
             }
             Err(WatchEnd::Stopped) => {
-                self.watches.0[number].task = None;
+                self.watches.all[number].task = None;
                 self.schedule.after(100 * MS, Event::MoveWatcher { number, again: false });
                 return Ok(());
             }
@@ -102,39 +111,69 @@ impl World {
         };
         self.counts.watched += events.len() as u64;
         self.check_changes(number, &events)?;
+        self.check_position(number, &watcher)?;
+        if !self.stormy || !self.rng.random_bool(self.watches.slow) {
+            self.wait(place, number, watcher);
+            return Ok(());
+        }
+        let (at, lasts) = (self.process_at(place), self.up_to(S));
+        let watch = &mut self.watches.all[number];
+        (watch.task, watch.busy, watch.visit) = (None, Some((at, watcher)), watch.visit + 1);
+        self.schedule.after(lasts, Event::ReadOn { number, visit: watch.visit });
+        Ok(())
+    }
+
+    /// A watcher that was busy asks how far it is, and for more.
+    pub(crate) fn read_on(&mut self, number: usize, visit: u64) -> Result<()> {
+        let watch = &mut self.watches.all[number];
+        let Some((at, watcher)) = watch.busy.take_if(|_| watch.visit == visit) else { return Ok(()) };
+        self.check_position(number, &watcher)?;
+        self.wait(at.place, number, watcher);
+        Ok(())
+    }
+
+    /// The process of a machine has ended, and those that were busy with what it said will notice.
+    pub(crate) fn lose_watchers(&mut self, place: usize) {
+        for (number, watch) in self.watches.all.iter_mut().enumerate() {
+            if watch.busy.take_if(|(at, _)| at.place == place).is_some() {
+                self.schedule.after(100 * MS, Event::MoveWatcher { number, again: false });
+            }
+        }
+    }
+
+    /// What a watcher is told of how far it is, which etcd's clients may ask for at any time.
+    fn check_position(&self, number: usize, watcher: &Watcher) -> Result<()> {
         let position = watcher.position().0;
-        let watch = &mut self.watches.0[number];
-        let missed = self.record.lock().changes_after(watch.seen, |key| key.starts_with(&watch.prefix));
+        let watch = &self.watches.all[number];
+        let missed = self.record.lock().changes_after(watch.seen, |key| watch.interest.contains(key));
         let missed = missed.first().map_or(u64::MAX, |(revision, ..)| *revision);
         ensure!(
             position < missed,
             "watcher {number} is told that it has everything up to {position}, and misses {missed}"
         );
         ensure!(position >= watch.seen, "watcher {number} goes back from {} to {position}", watch.seen);
-        self.wait(place, number, watcher);
         Ok(())
     }
 
     /// Compares what a watcher was told with what has happened.
     fn check_changes(&mut self, number: usize, events: &[Arc<Changes>]) -> Result<()> {
-        let watch = &mut self.watches.0[number];
+        let watch = &mut self.watches.all[number];
         let mut told = Vec::new();
         for event in events {
             for change in &event.changes {
-                let Some(kv) = change_to_key_value(change, event.revision)? else { continue };
-                let value = change.value.as_ref().and_then(|_| self::number(&kv.value));
-                told.push((event.revision.0, kv.key.to_vec(), value));
+                let shown = change.value.as_ref().map(|value| hash(0, value));
+                told.push((event.revision.0, change.key.clone(), shown));
             }
         }
         told.sort();
         let Some(last) = told.last().map(|(revision, ..)| *revision) else { return Ok(()) };
         let record = self.record.lock();
-        let mut happened = record.changes_after(watch.seen, |key| key.starts_with(&watch.prefix));
+        let mut happened = record.changes_after(watch.seen, |key| watch.interest.contains(key));
         happened.retain(|(revision, ..)| *revision <= last);
         ensure!(
             told == happened,
             "watcher {number} of {:?} was told {told:?} after revision {}; what happened is {happened:?}",
-            String::from_utf8_lossy(&watch.prefix),
+            watch.interest,
             watch.seen
         );
         watch.seen = last;
@@ -144,17 +183,19 @@ impl World {
     /// Whether all watchers have seen everything.
     pub(crate) fn watchers_are_done(&self) -> bool {
         let record = self.record.lock();
-        self.watches.0.iter().all(|watch| {
+        self.watches.all.iter().all(|watch| {
             watch.task.is_some()
-                && record.changes_after(watch.seen, |key| key.starts_with(&watch.prefix)).is_empty()
+                && record.changes_after(watch.seen, |key| watch.interest.contains(key)).is_empty()
         })
     }
 }
 
-fn prefix_end(prefix: &[u8]) -> Bytes {
+/// Keys with a prefix.
+fn keys(prefix: &[u8]) -> Interest {
     let mut end = prefix.to_vec();
     if let Some(last) = end.last_mut() {
         *last += 1;
     }
-    end.into()
+    let (from, to) = watch_bounds(prefix, &end);
+    Interest::range(from, to.unwrap_or_default())
 }

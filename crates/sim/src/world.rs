@@ -2,6 +2,7 @@
 
 use crate::clients::{Clients, Known, Outcome};
 use crate::faults::{Fault, Faults};
+use crate::inject::DRIFT_PPM_MAX;
 use crate::ledger::Ledger;
 use crate::network::Network;
 use crate::node::Node;
@@ -57,10 +58,16 @@ pub(crate) enum Event {
     Chunk(u64),
     /// The end of the stream of a snapshot is noticed where it came from.
     StreamEnds { at: At, to: u64, success: bool },
+    /// A process dies.
+    Die(At),
     /// A client does something.
     Client,
+    /// One of many clients writes through a process.
+    Burst { at: At, left: u64 },
     /// A client waits no longer.
     GiveUp(u64),
+    /// A watcher that was busy asks for more.
+    ReadOn { number: usize, visit: u64 },
     /// A watcher moves to another replica, and perhaps will again.
     MoveWatcher { number: usize, again: bool },
     /// A fault.
@@ -121,7 +128,7 @@ impl World {
             clients: Clients::draw(&mut rng),
             ledger: Ledger::default(),
             streams: Streams::default(),
-            watches: Watches::default(),
+            watches: Watches::draw(&mut rng),
             operator: Operator::default(),
             tasks: Tasks::default(),
             record: Record::default(),
@@ -132,9 +139,13 @@ impl World {
             rng,
         };
         let mut members = Vec::new();
+        let drifts = world.rng.random_bool(0.5);
         for place in 0..count {
             let (folder, disk) = (world.new_folder(), world.rng.random());
-            let node = Node::new(place, place as u64 + 1, folder, disk);
+            let mut node = Node::new(place, place as u64 + 1, folder, disk);
+            if drifts {
+                node.drift_ppm = world.rng.random_range(-DRIFT_PPM_MAX..=DRIFT_PPM_MAX);
+            }
             let peer_addresses = vec![node.address.clone()];
             members.push(system::Member { id: node.id(), peer_addresses, ..system::Member::default() });
             world.nodes.push(node);
@@ -182,6 +193,11 @@ impl World {
             Event::StreamEnds { at, to, success } => {
                 self.at(at, event, |world, place| world.stream_ended(place, to, success))
             }
+            Event::Die(at) => self.at(at, event, |world, place| {
+                world.kill(place, false);
+                Ok(())
+            }),
+            Event::Burst { at, left } => self.at(at, event, |world, place| world.burst(place, left)),
             Event::Start(place) => self.start(place),
             Event::Join(place, life) => self.join(place, life),
             Event::Frame { from, to, epoch, frame } => self.frame_arrives(from, to, epoch, frame),
@@ -190,6 +206,7 @@ impl World {
             Event::Chunk(stream) => self.chunk(stream),
             Event::Client => self.client(),
             Event::GiveUp(task) => self.give_up(task),
+            Event::ReadOn { number, visit } => self.read_on(number, visit),
             Event::MoveWatcher { number, again } => self.move_watcher(number, again),
             Event::Fault(fault) => self.fault(fault),
             Event::Heal(cut) => self.heal_cut(cut),

@@ -19,12 +19,16 @@ fn fifty_seeds_keep_every_promise() {
     assert!(sum(|report| report.counts.local_reads) > 100, "{reports:?}");
     assert!(sum(|report| report.counts.transfers) > 300, "{reports:?}");
     assert!(sum(|report| report.counts.paced) > 100, "{reports:?}");
+    assert!(sum(|report| report.counts.transactions) > 200, "{reports:?}");
+    assert!(sum(|report| report.counts.rules) > 200, "{reports:?}");
+    assert!(sum(|report| report.counts.tables) > 50, "{reports:?}");
     assert!(sum(|report| report.counts.watched) > 500, "{reports:?}");
     assert!(sum(|report| report.counts.crashes) > 50, "{reports:?}");
     assert!(sum(|report| report.counts.partitions) > 20, "{reports:?}");
     assert!(sum(|report| report.counts.clocks_moved) > 20, "{reports:?}");
     assert!(sum(|report| report.counts.snapshots) > 5, "{reports:?}");
     assert!(sum(|report| report.counts.members_replaced) > 0, "{reports:?}");
+    assert!(sum(|report| report.counts.members_resized) > 0, "{reports:?}");
 }
 
 #[test]
