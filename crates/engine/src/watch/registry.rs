@@ -29,6 +29,7 @@ pub(super) struct Registry {
 
 /// A watcher's place in the registry.
 #[derive(Clone, Copy, Debug, Eq)]
+// The tests have an `eq` that counts.
 #[cfg_attr(not(test), derive(PartialEq, Hash))]
 pub(super) struct WatcherId(u64);
 
@@ -215,6 +216,7 @@ mod tests {
         assert!(registry.keys.is_empty() && registry.prefixes.is_empty() && registry.ranges.is_empty());
         assert!(registry.prefix_lengths.is_empty());
     }
+
     /// A watcher was searched for in the list of all watchers of its key when it left: 10,000 that left together
     /// compared 50,000,000.
     #[test]
