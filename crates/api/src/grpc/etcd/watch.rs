@@ -109,16 +109,21 @@ struct Started {
     bytes: usize,
 }
 
+impl Started {
+    fn runs(&self) -> bool {
+        !self.control.is_closed()
+    }
+}
+
 struct Stream {
     engine: Engine,
     responses: Answers<pb::WatchResponse>,
     watches: HashMap<i64, Started>,
     /// Bytes of their keys and range ends.
     watched_bytes: usize,
-    feeds: JoinSet<()>,
+    /// Each returns its watch's id.
+    feeds: JoinSet<i64>,
     next_id: i64,
-    /// The number of watches at which those that have ended are removed.
-    forget_at: usize,
     /// When to try to give a report of progress that was asked for.
     report_at: Option<Instant>,
 }
@@ -132,7 +137,6 @@ impl Stream {
             watched_bytes: 0,
             feeds: JoinSet::new(),
             next_id: 0,
-            forget_at: 64,
             report_at: None,
         }
     }
@@ -164,7 +168,7 @@ impl Stream {
     }
 
     async fn create(&mut self, request: pb::WatchCreateRequest) {
-        while self.feeds.try_join_next().is_some() {}
+        self.forget_ended();
         let progress = *self.engine.latest().progress();
         let newest = progress.revision.max(self.engine.hub().newest());
         let header = Some(header(&self.engine, newest));
@@ -209,12 +213,33 @@ impl Stream {
         };
         let (control, commands) = mpsc::channel(1);
         let feed = Feed::new(self.engine.clone(), options, watcher, self.responses.clone());
-        self.feeds.spawn(feed.run(commands));
+        self.feeds.spawn(async move {
+            feed.run(commands).await;
+            id
+        });
         let bytes = key.len() + request.range_end.len();
         self.watched_bytes += bytes;
         if let Some(ended) = self.watches.insert(id, Started { control, bytes }) {
             self.watched_bytes -= ended.bytes;
         }
+    }
+
+    /// Removes the watches that have ended by themselves since the last call: each is looked at once.
+    fn forget_ended(&mut self) {
+        while let Some(ended) = self.feeds.try_join_next() {
+            // Another watch may have the id by now. One that panicked keeps its place.
+            if let Ok(id) = ended
+                && self.watches.get(&id).is_some_and(|started| !started.runs())
+            {
+                self.forget(id);
+            }
+        }
+    }
+
+    fn forget(&mut self, id: i64) -> Option<mpsc::Sender<Control>> {
+        let Started { control, bytes } = self.watches.remove(&id)?;
+        self.watched_bytes -= bytes;
+        Some(control)
     }
 
     /// The id of a new watch, or why it is refused, in etcd's words.
@@ -229,19 +254,11 @@ impl Stream {
         let longest = request.key.len().max(request.range_end.len().saturating_sub(1));
         check_key_length(longest, self.engine.limits()).map_err(|error| format!("quoin: {error}"))?;
         let bytes = request.key.len() + request.range_end.len();
-        let too_many_bytes = |held: usize| held + bytes > WATCHED_BYTES_MAX;
-        // Ended watches are removed each time the number has doubled, so that the cost of a create stays
-        // constant.
-        if self.watches.len() >= self.forget_at || too_many_bytes(self.watched_bytes) {
-            self.watches.retain(|_, started| !started.control.is_closed());
-            self.watched_bytes = self.watches.values().map(|started| started.bytes).sum();
-            self.forget_at = (self.watches.len() * 2).clamp(64, WATCHES_MAX);
-        }
-        let runs = |id| self.watches.get(&id).is_some_and(|started| !started.control.is_closed());
+        let runs = |id| self.watches.get(&id).is_some_and(Started::runs);
         if self.watches.len() >= WATCHES_MAX {
             return Err(format!("quoin: this stream has {WATCHES_MAX} watches already; open another"));
         }
-        if too_many_bytes(self.watched_bytes) {
+        if self.watched_bytes + bytes > WATCHED_BYTES_MAX {
             let text = "quoin: the keys of this stream's watches have";
             return Err(format!("{text} {WATCHED_BYTES_MAX} bytes already; open another stream"));
         }
@@ -263,8 +280,7 @@ impl Stream {
     /// Cancels a watch, which sends the last answer itself, so that nothing follows it. That answer is queued
     /// before anything about the next watch that takes its id.
     async fn cancel(&mut self, id: i64) {
-        if let Some(Started { control, bytes }) = self.watches.remove(&id) {
-            self.watched_bytes -= bytes;
+        if let Some(control) = self.forget(id) {
             // This fails if the watch has ended, and said so.
             let _ = control.send(Control::Cancel).await;
             control.closed().await;

@@ -180,5 +180,10 @@ fn the_names_of_a_streams_watches_are_bounded_in_bytes() {
         assert!(next(&mut answered).await.canceled);
         stream.create(request(longest)).await;
         assert!(!next(&mut answered).await.canceled);
+        // It ends by itself when nobody can reach it any more.
+        stream.watches.get_mut(&1).unwrap().control = mpsc::channel(1).0;
+        settle().await;
+        stream.create(request(longest)).await;
+        assert!(!next(&mut answered).await.canceled);
     });
 }
