@@ -55,6 +55,11 @@ impl Budget {
         Self(Arc::new(Shared { bytes_max, held: AtomicUsize::new(0), refused }))
     }
 
+    #[cfg(test)]
+    pub(crate) fn of_bytes(bytes_max: usize) -> Self {
+        Self::of(bytes_max, IntCounter::new("refused", "refused").unwrap())
+    }
+
     /// A share of nothing yet.
     pub(crate) fn share(&self) -> Share {
         Share { budget: self.clone(), held: AtomicUsize::new(0) }
@@ -255,10 +260,6 @@ impl HttpBody for Charged {
 mod tests {
     use super::*;
 
-    fn budget(bytes_max: usize) -> Budget {
-        Budget::of(bytes_max, IntCounter::new("refused", "refused").unwrap())
-    }
-
     fn held(budget: &Budget) -> usize {
         budget.0.held.load(Ordering::Relaxed)
     }
@@ -273,7 +274,7 @@ mod tests {
 
     #[test]
     fn a_message_is_charged_before_its_bytes_come_and_until_the_next_begins() {
-        let budget = budget(100);
+        let budget = Budget::of_bytes(100);
         let mut stream = body(&budget);
         for byte in &message(60)[..5] {
             assert_eq!(held(&budget), 0);
@@ -293,7 +294,7 @@ mod tests {
     #[tokio::test]
     async fn a_request_whose_rest_does_not_come_gives_back_its_share() {
         use std::future::poll_fn;
-        let budget = budget(100);
+        let budget = Budget::of_bytes(100);
         // Announced and not sent; sent, and not ended; sent, and the next one begun.
         for (streams, sent) in [
             (false, message(90)[..5].to_vec()),
@@ -305,8 +306,11 @@ mod tests {
             let body = axum::body::Body::from_stream(tokio_stream::wrappers::ReceiverStream::new(receiver));
             let mut charged = Charged::new(Body::new(body), Arc::new(budget.share()), streams, 1000);
             pieces.send(Ok(sent.into())).await.unwrap();
-            let mut next =
-                async || poll_fn(|context| Pin::new(&mut charged).poll_frame(context)).await.unwrap();
+            let mut next = async || {
+                let next = poll_fn(|context| Pin::new(&mut charged).poll_frame(context));
+                // It never ends without the bound.
+                tokio::time::timeout(60 * stall::PATIENCE, next).await.unwrap().unwrap()
+            };
             assert!(next().await.is_ok());
             assert_eq!(held(&budget), 90);
             assert_eq!(next().await.unwrap_err().code(), tonic::Code::DeadlineExceeded);
@@ -316,7 +320,7 @@ mod tests {
 
     #[test]
     fn what_exceeds_the_budget_is_refused_and_what_is_alone_is_not() {
-        let budget = budget(100);
+        let budget = Budget::of_bytes(100);
         let (mut first, mut second) = (body(&budget), body(&budget));
         first.follow(&message(150)[..5]).unwrap();
         let refused = second.follow(&message(1)[..5]).unwrap_err();

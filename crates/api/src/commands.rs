@@ -263,6 +263,20 @@ pub(crate) async fn long_read<T: Send + 'static>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    /// A client that read many large values held up all others whose turn was on its thread.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn a_long_read_leaves_its_thread_to_others() {
+        let long = async {
+            let (met, others) = mpsc::channel();
+            tokio::spawn(async move { met.send(()) });
+            // They never meet where there is one thread for both.
+            in_place(true, || others.recv_timeout(Duration::from_secs(30)))
+        };
+        assert_eq!(tokio::spawn(long).await.unwrap(), Ok(()));
+    }
 
     #[test]
     fn refusals_become_etcds_errors_where_etcd_has_one() {

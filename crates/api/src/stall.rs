@@ -94,6 +94,7 @@ where
 mod tests {
     use super::*;
     use axum::body::{Body, to_bytes};
+    use std::future::poll_fn;
     use tokio::sync::mpsc;
     use tokio_stream::StreamExt;
     use tokio_stream::wrappers::ReceiverStream;
@@ -107,9 +108,20 @@ mod tests {
             pieces.send(Ok(Bytes::from_static(b"piece"))).await.unwrap();
             assert_eq!(body.next().await.unwrap().unwrap(), "piece");
         }
-        let error = body.next().await.unwrap().unwrap_err();
+        let next = tokio::time::timeout(60 * PATIENCE, body.next()).await.expect("it fails");
+        let error = next.unwrap().unwrap_err();
         assert!(error.to_string().contains("nothing more of the request came for 1 s"), "{error}");
         let whole = Body::new(Patient::new(Body::from("whole")));
         assert_eq!(to_bytes(whole, 100).await.unwrap(), "whole");
+    }
+
+    #[tokio::test]
+    async fn whatever_comes_is_waited_for_anew() {
+        let (mut moving, mut still) = (Stall::default(), Stall::default());
+        let is_over = async |stall: &mut Stall| poll_fn(|context| Poll::Ready(stall.is_over(context))).await;
+        assert!(!is_over(&mut moving).await);
+        moving.moved();
+        poll_fn(|context| if still.is_over(context) { Poll::Ready(()) } else { Poll::Pending }).await;
+        assert!(!is_over(&mut moving).await, "it was told that something came");
     }
 }

@@ -236,6 +236,9 @@ pub(crate) fn settle(config: &Config, identity: Identity) -> Settle {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Node;
+    use quoin_engine::{LogConfig, MemberChange, RaftConfig, StoreConfig};
+    use quoin_testkit::{Ports, wait};
 
     fn config(folder: &Path) -> Config {
         Config { data_dir: folder.into(), ..Config::default() }
@@ -331,23 +334,40 @@ mod tests {
 
     /// A node that died between its first start and its first snapshot knew nobody when it started again, and was let
     /// in no more: it refuses members that it does not know.
-    #[test]
-    fn a_node_that_has_joined_still_knows_its_peers_at_the_next_start() {
-        let folder = tempfile::tempdir().unwrap();
-        let config = config(folder.path());
-        let peers = BTreeMap::from([(3, "h:1".to_string())]);
-        let identity = Identity {
-            layout: LAYOUT_VERSION,
-            cluster: 7,
-            id: 5,
-            disk: 9,
-            settled: true,
-            ..Identity::default()
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_node_that_has_joined_still_knows_its_peers_at_the_next_start() {
+        let (folder, ports) = (tempfile::tempdir().unwrap(), Ports::reserve().unwrap());
+        let config = |node: u16| Config {
+            data_dir: folder.path().join(node.to_string()),
+            listen_client: ports.address(4 * node),
+            listen_peer: ports.address(4 * node + 1),
+            listen_http: ports.address(4 * node + 2),
+            listen_resp: ports.address(4 * node + 3),
+            raft: RaftConfig { tick_ms: 5, ..RaftConfig::default() },
+            log: LogConfig { segment_bytes: 1 << 20, ..LogConfig::default() },
+            store: StoreConfig { reserve_bytes: 0, ..StoreConfig::default() },
+            ..Config::default()
         };
-        Identity { name: config.name.clone(), peers: peers.clone(), ..identity }
-            .write(folder.path())
+        let first = Node::start(config(0)).await.unwrap();
+        let joins = Config { join: vec![config(0).peer_address()], ..config(1) };
+        let added = system::Member {
+            id: 5,
+            peer_addresses: vec![joins.peer_address()],
+            learner: true,
+            ..system::Member::default()
+        };
+        let engine = first.engine();
+        wait("it to be added", async || engine.change_members(MemberChange::Add(added.clone())).await)
+            .await
             .unwrap();
-        assert_eq!(identify(&config).unwrap().1, peers);
+        let peers = [(engine.id(), config(0).peer_address()), (5, joins.peer_address())].into();
+        std::fs::create_dir(&joins.data_dir).unwrap();
+        let (identity, told) = tokio::task::block_in_place(|| identify(&joins)).unwrap();
+        assert_eq!(told, peers);
+        settle(&joins, identity)(&BTreeMap::new()).unwrap();
+        drop(engine);
+        first.stop().await;
+        assert_eq!(identify(&joins).unwrap().1, peers, "nobody tells it any more");
     }
 
     #[test]

@@ -143,8 +143,13 @@ mod tests {
             GIVEN_UP.fetch_add(1, Relaxed);
             outcome
         };
-        let streams: Vec<_> = (0..600).map(|_| spawn_blocking(&Life(life.clone()), 1, work)).collect();
-        tokio::task::yield_now().await;
+        // More than tokio's threads.
+        const STREAMS: usize = 600;
+        let streams: Vec<_> = (0..STREAMS).map(|_| spawn_blocking(&Life(life.clone()), 1, work)).collect();
+        // Each time at least one of them asks for its thread.
+        for _ in 0..STREAMS {
+            tokio::task::yield_now().await;
+        }
         off_the_hot_path(|| ()).await.unwrap();
         assert_eq!(GIVEN_UP.load(Relaxed), 0, "the read waited for a client to be given up");
         drop(streams);
@@ -159,7 +164,7 @@ mod tests {
             let _ = ended.send(());
             outcome
         });
-        has_ended.await.unwrap();
+        timeout(PATIENCE * 6, has_ended).await.expect("it is given up").unwrap();
         assert_eq!(stream.next().await.unwrap().unwrap(), 1);
         let status = stream.next().await.unwrap().unwrap_err();
         assert_eq!(

@@ -54,6 +54,31 @@ fn not_ready(leader: u64, lag_ms: Option<u64>) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use axum::body::{Body, Bytes};
+    use axum::extract::Request;
+    use axum::routing::post;
+    use std::time::Duration;
+    use tower_service::Service;
+
+    /// A few clients that sent the heads of requests, and nothing of their bodies, had all others refused.
+    #[tokio::test]
+    async fn a_request_whose_body_does_not_come_is_given_up() {
+        let budget = Budget::of_bytes(1000);
+        let mut pages = charged(budget, Router::new().route("/", post(|_: Bytes| async { "done" })));
+        let mut ask = async |body| {
+            let request = Request::post("/").body(body).unwrap();
+            // It never ends without the bound.
+            tokio::time::timeout(Duration::from_secs(60), pages.call(request))
+                .await
+                .unwrap()
+                .unwrap()
+                .status()
+        };
+        let (_kept, pieces) = tokio::sync::mpsc::channel::<Result<Bytes, axum::BoxError>>(1);
+        let never = Body::from_stream(tokio_stream::wrappers::ReceiverStream::new(pieces));
+        assert_eq!(ask(never).await, StatusCode::BAD_REQUEST);
+        assert_eq!(ask(Body::from("whole")).await, StatusCode::OK);
+    }
 
     /// A replica that had just started, and had heard of a leader and not of what it has committed, was ready.
     #[test]

@@ -25,12 +25,15 @@ use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 
+#[cfg(test)]
+mod tests;
+
 /// Bytes read at once.
 const READ_BYTES: usize = 64 << 10;
 /// Replies are sent once they have this many bytes, even if more are to come.
 const REPLY_BYTES: usize = 1 << 20;
 /// How long a client may take nothing of its replies.
-const UNTAKEN_MAX: Duration = Duration::from_secs(60);
+const UNTAKEN_MAX: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 60 });
 /// How much of an unknown command's name its error quotes.
 const QUOTED_BYTES_MAX: usize = 64;
 

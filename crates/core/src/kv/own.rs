@@ -78,3 +78,24 @@ fn reads_ranges(txn: &Txn) -> bool {
         Some(Step::Put(_)) | None => false,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::command::TxnOperation;
+    use super::*;
+
+    /// A few thousand writes of a byte, read by as many ranges, were hundreds of megabytes that nothing counted.
+    #[test]
+    fn records_that_a_transaction_reads_of_its_own_are_charged_more_than_their_keys_and_values() {
+        const RECORDS: usize = 100;
+        let range = Range { key: "a".into(), range_end: "b".into(), ..Range::default() };
+        let step = TxnOperation { step: Some(Step::Range(range.clone())) };
+        let mut own = Own::of(&Txn { success: vec![step], ..Txn::default() });
+        let puts: Vec<Put> = (0..RECORDS)
+            .map(|number| Put { key: vec![b'a', number as u8].into(), value: "v".into(), ..Put::default() })
+            .collect();
+        puts.iter().for_each(|put| own.put(put));
+        own.range(&range, &mut Work::unbounded()).expect("it is small");
+        assert_eq!(own.answered, RECORDS * (2 + 1 + 32));
+    }
+}

@@ -294,20 +294,42 @@ mod tests {
     use crate::store::MemoryStore;
     use crate::{Batch, Index, Machines, Stamp, Term};
 
+    fn machines_with(store: &MemoryStore, commands: Vec<crate::Command>) -> Machines {
+        let mut machines = Machines::open(store).expect("an empty store");
+        let next = machines.progress().index.next();
+        let payload = Batch::encode(Stamp(1), &commands);
+        machines.apply(store, Index(next.0), Term(1), payload).expect("a memory store does not fail");
+        machines
+    }
+
+    /// Keys and values alone were counted: an answer of millions of keys of a byte each took a hundred times its bound.
+    #[test]
+    fn a_record_of_an_answer_is_charged_more_than_its_key_and_its_value() {
+        const RECORDS: usize = 100;
+        let store = MemoryStore::new();
+        let key = |number: usize| Bytes::from(vec![number as u8]);
+        let put = |number| Operation::Put(Put { key: key(number), ..Put::default() }).into_command();
+        let machines = machines_with(&store, (0..RECORDS).map(put).collect());
+        let progress = machines.progress();
+        let view = View::new(&store, progress.sequence);
+        let request = Range { key: key(0), range_end: key(RECORDS), ..Range::default() };
+        let bounded = |bytes_max| range_bounded(view, &progress, &request, bytes_max).expect("the store");
+        let bytes = RECORDS * (1 + 32);
+        assert_eq!(bounded(bytes).expect("it fits").kvs.len(), RECORDS);
+        assert_eq!(bounded(bytes - 1), Err(Refusal::ResponseTooLarge));
+    }
+
     #[test]
     fn pages_are_bounded_in_records_and_bytes_and_miss_nothing() {
         let store = MemoryStore::new();
-        let mut machines = Machines::open(&store).expect("an empty store");
         let put = |key: &str| Put {
             key: Bytes::copy_from_slice(key.as_bytes()),
             value: vec![b'v'; 10].into(),
             ..Put::default()
         };
         let keys: Vec<String> = (0..7).map(|number| format!("k{number}")).collect();
-        let commands: Vec<_> = keys.iter().map(|key| Operation::Put(put(key)).into_command()).collect();
-        let next = machines.progress().index.next();
-        let payload = Batch::encode(Stamp(1), &commands);
-        machines.apply(&store, Index(next.0), Term(1), payload).expect("a memory store does not fail");
+        let commands = keys.iter().map(|key| Operation::Put(put(key)).into_command()).collect();
+        let machines = machines_with(&store, commands);
         let progress = machines.progress();
         let view = View::new(&store, progress.sequence);
         // Twelve bytes a record: the third one exceeds 25.
