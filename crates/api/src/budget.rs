@@ -11,6 +11,7 @@
 //! What it deliberately does not count: what the system and HTTP/2's windows hold of a request before it is
 //! looked at, and what decoding adds.
 
+use crate::answers::{self, Held};
 use crate::error::Known;
 use crate::grpc;
 use crate::stall::{self, Stall};
@@ -23,7 +24,7 @@ use quoin_engine::Engine;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use tonic::Status;
 use tonic::body::Body;
 use tower_layer::Layer;
@@ -51,6 +52,11 @@ impl Budget {
         Self::of(engine.limits().command_bytes_in_flight_max, refused)
     }
 
+    /// The bytes that all large answers to reads together may have, see `answers/`.
+    pub(crate) fn of_answers(engine: &Engine) -> Self {
+        Self::of(engine.limits().response_bytes_in_flight_max, engine.metrics().reads_refused.clone())
+    }
+
     fn of(bytes_max: usize, refused: IntCounter) -> Self {
         Self(Arc::new(Shared { bytes_max, held: AtomicUsize::new(0), refused }))
     }
@@ -58,6 +64,10 @@ impl Budget {
     #[cfg(test)]
     pub(crate) fn of_bytes(bytes_max: usize) -> Self {
         Self::of(bytes_max, IntCounter::new("refused", "refused").unwrap())
+    }
+
+    pub(crate) fn bytes_max(&self) -> usize {
+        self.0.bytes_max
     }
 
     /// A share of nothing yet.
@@ -121,9 +131,9 @@ pub(crate) struct ChargingService<S> {
     charging: Charging,
 }
 
-impl<S, A> Service<Request<Body>> for ChargingService<S>
+impl<S> Service<Request<Body>> for ChargingService<S>
 where
-    S: Service<Request<Body>, Response = Response<A>>,
+    S: Service<Request<Body>, Response = Response<Body>>,
 {
     type Response = S::Response;
     type Error = S::Error;
@@ -146,7 +156,7 @@ where
 }
 
 pin_project! {
-    /// A call; while it lasts, its request is charged.
+    /// A call; while it lasts, its request is charged. What its answer holds goes over to the answer's body.
     pub(crate) struct Answering<F> {
         #[pin]
         answer: F,
@@ -154,11 +164,19 @@ pin_project! {
     }
 }
 
-impl<F: Future> Future for Answering<F> {
+impl<F, E> Future for Answering<F>
+where
+    F: Future<Output = Result<Response<Body>, E>>,
+{
     type Output = F::Output;
 
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
-        self.project().answer.poll(context)
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut response = ready!(self.project().answer.poll(context))?;
+        // The usual answer holds nothing, and its body is left alone.
+        Poll::Ready(Ok(match response.extensions_mut().remove::<Held>() {
+            Some(held) => response.map(|body| answers::holding(body, held)),
+            None => response,
+        }))
     }
 }
 

@@ -182,12 +182,23 @@ pub(crate) fn read_range(
     request: &kv::Range,
     bytes_max: usize,
 ) -> Result<kv::RangeReply, Error> {
-    let _held = hold(view, request.revision)?;
-    let reply = kv::range_bounded(view.view(), view.progress(), request, bytes_max)?;
-    reply.map_err(|refusal| match refusal {
+    read_metered(view, request, &mut kv::at_most(bytes_max))?.map_err(|refusal| match refusal {
         Refusal::ResponseTooLarge => Error::response_too_large(bytes_max),
         refusal => refusal.into(),
     })
+}
+
+/// Reads on this thread; `meter` is told of each record of a range, and may refuse it.
+///
+/// # Errors
+/// As [`range`].
+pub(crate) fn read_metered(
+    view: &ReadView,
+    request: &kv::Range,
+    meter: &mut kv::Meter<'_>,
+) -> Result<Result<kv::RangeReply, Refusal>, Error> {
+    let _held = hold(view, request.revision)?;
+    Ok(kv::range_metered(view.view(), view.progress(), request, meter)?)
 }
 
 /// Reads a piece of a range, see [`kv::page`], on a thread that may block.

@@ -21,6 +21,7 @@
 //! **Invariant: Bounded.** Streams per connection, and bytes of a request and of an answer, are settings
 //! (`limits.*`); each queue of an adapter has its bound beside it.
 
+mod answers;
 mod budget;
 mod changes;
 mod commands;

@@ -145,6 +145,9 @@ settings! {
         /// Maximum bytes of one answer to a range read; a larger one is refused, and must be read in pages.
         /// Default 64 MiB, at least 1 KiB, at most 1 GiB.
         pub response_bytes_max: usize = 64 << 20,
+        /// Maximum bytes of answers above 16 KiB to reads of etcd's API that are being read, or wait for their
+        /// clients to take them; more are refused. Default 256 MiB, at least 1 KiB, at most 1 TiB.
+        pub response_bytes_in_flight_max: usize = 256 << 20,
         /// Maximum commands under way on this node, and again as many that followers have forwarded to it; more
         /// are refused as too many requests. Default 100000, at least 1, at most 10000000.
         pub commands_in_flight_max: usize = 100_000,

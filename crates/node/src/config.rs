@@ -207,6 +207,12 @@ impl Config {
             bound("limits.request_bytes_max", limits.request_bytes_max, 1 << 10, REQUEST_BYTES_MAX as u64),
             bound("limits.txn_operations_max", limits.txn_operations_max, 1, 1_000_000),
             bound("limits.response_bytes_max", limits.response_bytes_max, 1 << 10, 1 << 30),
+            bound(
+                "limits.response_bytes_in_flight_max",
+                limits.response_bytes_in_flight_max,
+                1 << 10,
+                1 << 40,
+            ),
             bound("limits.commands_in_flight_max", limits.commands_in_flight_max, 1, 10_000_000),
             bound("limits.reads_in_flight_max", limits.reads_in_flight_max, 1, 10_000_000),
             bound("limits.command_bytes_in_flight_max", limits.command_bytes_in_flight_max, 1 << 10, 1 << 40),

@@ -92,6 +92,16 @@ impl Error {
         );
         Self::Refused(Kind::ResourceExhausted, text)
     }
+
+    /// An answer for which the others leave no room in `limits.response_bytes_in_flight_max`.
+    pub(crate) fn answers_crowded(bytes_max: usize) -> Self {
+        let text = format!(
+            "large answers that clients have not taken yet leave no room for this one within \
+             limits.response_bytes_in_flight_max, {bytes_max} bytes; try again, or ask for less at a time: set limit and \
+             go on from the last key"
+        );
+        Self::Refused(Kind::ResourceExhausted, text)
+    }
 }
 
 impl From<tonic::Status> for Error {

@@ -9,6 +9,7 @@ mod outbound;
 mod route;
 pub(crate) mod table;
 
+use crate::answers::Reader;
 use crate::ledger::Book;
 use crate::life::Life;
 use quoin_engine::Engine;
@@ -66,7 +67,8 @@ pub(crate) fn routes(
     let mut routes = Routes::builder();
     routes
         .add_service(
-            KvServer::new(etcd::Kv::new(engine(), life.clone())).max_decoding_message_size(request_max),
+            KvServer::new(etcd::Kv::new(engine(), Reader::new(&engine()), life.clone()))
+                .max_decoding_message_size(request_max),
         )
         .add_service(WatchServer::new(etcd::Watch::new(engine(), life.clone())))
         .add_service(LockServer::new(etcd::Lock::new(engine())))

@@ -78,21 +78,31 @@ pub(crate) async fn blocking<T: Send + 'static>(
     .await?
 }
 
-/// Sends an answer from a thread that may block.
+/// Sends an answer.
 ///
 /// # Errors
 /// The client has left, or does not take its answers.
-pub(crate) fn send_blocking<T>(answers: &Answers<T>, answer: T) -> Result<(), Error> {
-    let answer = match answers.try_send(Ok(answer)) {
-        Ok(()) => return Ok(()),
-        Err(TrySendError::Closed(_)) => return Err(Error::disconnected()),
-        Err(TrySendError::Full(answer)) => answer,
-    };
-    match Handle::current().block_on(timeout(PATIENCE, answers.send(answer))) {
+pub(crate) async fn send<T>(answers: &Answers<T>, answer: T) -> Result<(), Error> {
+    match timeout(PATIENCE, answers.send(Ok(answer))).await {
         Ok(sent) => sent.map_err(|_| Error::disconnected()),
-        Err(_) => {
-            Err(Error::unavailable(format_args!("the client took no answer for {} s", PATIENCE.as_secs())))
-        }
+        Err(_) => Err(untaken()),
+    }
+}
+
+fn untaken() -> Error {
+    Error::unavailable(format_args!("the client took no answer for {} s", PATIENCE.as_secs()))
+}
+
+/// Sends an answer from a thread that may block.
+///
+/// # Errors
+/// As [`send`].
+pub(crate) fn send_blocking<T>(answers: &Answers<T>, answer: T) -> Result<(), Error> {
+    match answers.try_send(Ok(answer)) {
+        Ok(()) => Ok(()),
+        Err(TrySendError::Closed(_)) => Err(Error::disconnected()),
+        Err(TrySendError::Full(Ok(answer))) => Handle::current().block_on(send(answers, answer)),
+        Err(TrySendError::Full(Err(status))) => Err(status.into()),
     }
 }
 
@@ -172,6 +182,14 @@ mod tests {
             (Code::Unavailable, true),
             "{status:?}"
         );
+    }
+
+    /// A client that took nothing of a range kept it in memory for as long as it liked.
+    #[tokio::test]
+    async fn a_client_that_takes_no_more_of_a_stream_is_given_up() {
+        let (answers, _untaken) = mpsc::channel(1);
+        let endless = async { while send(&answers, 1).await.is_ok() {} };
+        timeout(PATIENCE * 6, endless).await.expect("it is given up");
     }
 
     #[tokio::test]

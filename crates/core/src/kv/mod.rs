@@ -2,9 +2,8 @@
 //!
 //! `command.rs` and `reply.rs` are what clients ask and are answered, `machine.rs` is what a command does
 //! (checked by `txn.rs` and `check.rs`, its conditions by `compare.rs`, bounded by `work.rs` and `own.rs`, expiry by
-//! `deadline.rs`, foreseen by `foresight.rs`), `query.rs` and `range.rs` are how the state is read, `hash.rs` what
-//! replicas are compared by,
-//! `record.rs` its bytes in the store, `recent.rs` a cache.
+//! `deadline.rs`, foreseen by `foresight.rs`), `query.rs`, `range.rs` and `reading.rs` are how the state is read,
+//! `hash.rs` what replicas are compared by, `record.rs` its bytes in the store, `recent.rs` a cache.
 
 mod check;
 mod command;
@@ -18,6 +17,7 @@ pub mod model;
 mod own;
 mod query;
 mod range;
+mod reading;
 mod recent;
 mod record;
 mod reply;
@@ -35,7 +35,8 @@ pub use foresight::{covers_ranges, takes_long};
 pub use hash::hash;
 pub use machine::{LEASE_TTL_S_MAX, Machine};
 pub use query::{Floor, change_to_key_value, floor, get, lease, leases, watch_bounds};
-pub use range::{page, range, range_bounded};
+pub use range::{Meter, answer_bytes, at_most, page, range, range_bounded, range_metered};
+pub use reading::{only_reads, read_txn};
 pub(crate) use record::FACE;
 pub use record::KEY_BYTES_MAX;
 pub use reply::{KeyValue, LeaseInfo, RangeReply, Refusal, Reply, Response};

@@ -13,9 +13,21 @@ use bytes::Bytes;
 /// What a record adds to an answer besides its key and its value: its numbers, as they are on the wire.
 pub(super) const ANSWER_RECORD_BYTES: usize = 32;
 
-/// Bytes of a record in an answer.
-pub(super) fn answer_bytes(kv: &KeyValue) -> usize {
+/// Bytes that a record counts for in an answer: its key and its value, and 32.
+pub fn answer_bytes(kv: &KeyValue) -> usize {
     kv.key.len() + kv.value.len() + ANSWER_RECORD_BYTES
+}
+
+/// What is told the bytes of each record of a range's answer before the next one is read. An error ends the read.
+pub type Meter<'m> = dyn FnMut(usize) -> Result<(), Refusal> + 'm;
+
+/// A meter that refuses an answer of more than `bytes_max` bytes.
+pub fn at_most(bytes_max: usize) -> impl FnMut(usize) -> Result<(), Refusal> {
+    let mut left = bytes_max;
+    move |bytes| {
+        left = left.checked_sub(bytes).ok_or(Refusal::ResponseTooLarge)?;
+        Ok(())
+    }
 }
 
 /// The store keys of the keys that a request means.
@@ -85,14 +97,28 @@ pub fn range_bounded(
     request: &Range,
     bytes_max: usize,
 ) -> Result<Result<RangeReply, Refusal>, StoreError> {
-    range_charged(view, progress, request, bytes_max, &mut Work::unbounded())
+    range_metered(view, progress, request, &mut at_most(bytes_max))
 }
 
-fn range_charged(
+/// Reads a key, of which `meter` is not told, or a range.
+///
+/// # Errors
+/// The store failed.
+pub fn range_metered(
     view: View<'_>,
     progress: &Progress,
     request: &Range,
-    bytes_max: usize,
+    meter: &mut Meter<'_>,
+) -> Result<Result<RangeReply, Refusal>, StoreError> {
+    range_charged(view, progress, request, meter, &mut Work::unbounded())
+}
+
+/// As [`range_metered`], and charged to `work`.
+pub(super) fn range_charged(
+    view: View<'_>,
+    progress: &Progress,
+    request: &Range,
+    meter: &mut Meter<'_>,
     work: &mut Work,
 ) -> Done<RangeReply> {
     if request.key.is_empty() {
@@ -102,7 +128,7 @@ fn range_charged(
     if request.range_end.is_empty() {
         return Ok(Ok(point(view, request)?));
     }
-    Collector::new(request, bytes_max).collect(view, request, work)
+    Collector::new(request).collect(view, request, meter, work)
 }
 
 /// Reads the next page of a range in key order: up to `request.limit` records, ending early once it holds
@@ -183,29 +209,33 @@ struct Collector {
     order: Order,
     sorts: bool,
     limit: usize,
-    bytes_left: usize,
     reply: RangeReply,
 }
 
 impl Collector {
-    fn new(request: &Range, bytes_max: usize) -> Self {
+    fn new(request: &Range) -> Self {
         let by_key = request.sort_target() == SortTarget::Key;
         let descends = by_key && request.sort_order() == SortOrder::Descend;
         Self {
             order: if descends { Order::Descending } else { Order::Ascending },
             sorts: !by_key,
             limit: limit_of(request),
-            bytes_left: bytes_max,
             reply: RangeReply::default(),
         }
     }
 
-    fn collect(mut self, view: View<'_>, request: &Range, work: &mut Work) -> Done<RangeReply> {
+    fn collect(
+        mut self,
+        view: View<'_>,
+        request: &Range,
+        meter: &mut Meter<'_>,
+        work: &mut Work,
+    ) -> Done<RangeReply> {
         let bounds = Bounds::of(&request.key, &request.range_end);
         let read = each_record(view, &bounds, self.order, work, |_, store_key, value| {
             self.reply.count += 1;
-            let fits = self.take(&store_key, value, request)?;
-            Ok(if fits { Ok(true) } else { Err(Refusal::ResponseTooLarge) })
+            let taken = self.take(&store_key, value, request)?;
+            Ok(taken.map_or(Ok(()), &mut *meter).map(|()| true))
         });
         done!(read?);
         if self.sorts {
@@ -219,18 +249,23 @@ impl Collector {
         Ok(Ok(self.reply))
     }
 
-    /// Returns false once the answer is too large.
-    fn take(&mut self, store_key: &Bytes, value: Bytes, request: &Range) -> Result<bool, StoreError> {
+    /// Returns the bytes of the record if the answer has it.
+    fn take(
+        &mut self,
+        store_key: &Bytes,
+        value: Bytes,
+        request: &Range,
+    ) -> Result<Option<usize>, StoreError> {
         if request.count_only || (self.reply.more && !self.sorts) {
-            return Ok(true);
+            return Ok(None);
         }
         let record = Record::decode(value)?;
         if !within_revisions(&record, request) {
-            return Ok(true);
+            return Ok(None);
         }
         if self.reply.kvs.len() >= self.limit && !self.sorts {
             self.reply.more = true;
-            return Ok(true);
+            return Ok(None);
         }
         let key = record::client_key(store_key).expect("the bounds lie within the keys' records");
         // As in etcd, an answer without values can still be sorted by them.
@@ -238,9 +273,7 @@ impl Collector {
         let kv = if by_value { record.into_key_value(key) } else { shown_key_value(record, key, request) };
         let bytes = answer_bytes(&kv);
         self.reply.kvs.push(kv);
-        let fits = bytes <= self.bytes_left;
-        self.bytes_left = self.bytes_left.saturating_sub(bytes);
-        Ok(fits)
+        Ok(Some(bytes))
     }
 }
 
@@ -272,7 +305,7 @@ pub(super) fn range_in(tx: &Tx<'_>, request: &Range, bytes_max: usize, work: &mu
             Err(unavailable) => return Ok(Err(unavailable.into())),
         },
     };
-    range_charged(view, &tx.progress(), &newest, bytes_max, work)
+    range_charged(view, &tx.progress(), &newest, &mut at_most(bytes_max), work)
 }
 
 /// Checks that a transaction's read can be served, before the transaction writes.

@@ -2,6 +2,7 @@
 
 use super::header::{header, header_at};
 use super::{translate, validate};
+use crate::answers::{Held, Reader};
 use crate::commands::{check_key_length, check_space_for, kv_operation, page, range, read, system_operation};
 use crate::consistency;
 use crate::error::{Error, Known};
@@ -9,7 +10,7 @@ use crate::grpc::outbound::{self, AnswerStream, Answers};
 use crate::life::Life;
 use quoin_core::kv::{Operation, Refusal, Response as Done};
 use quoin_core::{kv, system};
-use quoin_engine::{Engine, ReadView};
+use quoin_engine::{Consistency, Engine, ReadView};
 use quoin_proto::etcdserverpb::kv_server;
 use quoin_proto::etcdserverpb::{
     CompactionRequest, CompactionResponse, DeleteRangeRequest, DeleteRangeResponse, PutRequest, PutResponse,
@@ -20,18 +21,40 @@ use tonic::{Request, Response, Status};
 /// The service.
 pub(crate) struct Kv {
     engine: Engine,
+    reader: Reader,
     life: Life,
 }
 
 impl Kv {
-    pub(crate) fn new(engine: Engine, life: Life) -> Self {
-        Self { engine, life }
+    pub(crate) fn new(engine: Engine, reader: Reader, life: Life) -> Self {
+        Self { engine, reader, life }
     }
 
     async fn view_for(&self, request: &RangeRequest) -> Result<ReadView, Error> {
         validate::range(request)?;
         read(&self.engine, consistency::of_flag(request.serializable)).await
     }
+
+    /// As in etcd, a transaction that only reads takes no place in the log.
+    async fn read_txn(&self, txn: kv::Txn) -> Result<Response<TxnResponse>, Status> {
+        let view = read(&self.engine, Consistency::Linearizable).await?;
+        let (header, revision) = (header_at(&self.engine, view.progress()), view.progress().revision);
+        match self.reader.txn(view, txn).await? {
+            (Done::Txn { succeeded, responses }, held) => {
+                Ok(holding(held, translate::txn_response(header, revision, succeeded, responses)?))
+            }
+            (other, _) => Err(Error::unexpected_reply("kv", &other).into()),
+        }
+    }
+}
+
+/// A response with what it holds until it has gone.
+fn holding<T>(held: Option<Held>, response: T) -> Response<T> {
+    let mut response = Response::new(response);
+    if let Some(held) = held {
+        response.extensions_mut().insert(held);
+    }
+    response
 }
 
 #[tonic::async_trait]
@@ -40,8 +63,8 @@ impl kv_server::Kv for Kv {
         let request = request.into_inner();
         let view = self.view_for(&request).await?;
         let header = header_at(&self.engine, view.progress());
-        let reply = range(&self.engine, view, translate::range(request)).await?;
-        Ok(Response::new(translate::range_response(header, reply)))
+        let (reply, held) = self.reader.range(view, translate::range(request)).await?;
+        Ok(holding(held, translate::range_response(header, reply)))
     }
 
     type RangeStreamStream = AnswerStream<RangeStreamResponse>;
@@ -52,9 +75,9 @@ impl kv_server::Kv for Kv {
     ) -> Result<Response<Self::RangeStreamStream>, Status> {
         let request = request.into_inner();
         let view = self.view_for(&request).await?;
-        let engine = self.engine.clone();
+        let (engine, reader) = (self.engine.clone(), self.reader.clone());
         Ok(Response::new(outbound::spawn(&self.life, 1, |answers| {
-            send_range(engine, view, translate::range(request), answers)
+            send_range(engine, reader, view, translate::range(request), answers)
         })))
     }
 
@@ -99,6 +122,9 @@ impl kv_server::Kv for Kv {
             Refusal::Malformed => Known::TooManyOperations.into(),
             refusal => Error::from(refusal),
         })?;
+        if kv::only_reads(&txn) {
+            return self.read_txn(txn).await;
+        }
         let operation = Operation::Txn(txn);
         check_space_for(&self.engine, &operation)?;
         match kv_operation(&self.engine, operation).await? {
@@ -133,6 +159,7 @@ const MESSAGE_BYTES: usize = 1 << 20;
 /// memory is bounded; otherwise the whole range is sorted or filtered first, within the bound on one answer.
 async fn send_range(
     engine: Engine,
+    reader: Reader,
     view: ReadView,
     mut request: kv::Range,
     answers: Answers<RangeStreamResponse>,
@@ -140,7 +167,8 @@ async fn send_range(
     let header = header_at(&engine, view.progress());
     let mut last = RangeResponse { header: Some(header), ..RangeResponse::default() };
     if !in_pieces(&request) {
-        let reply = range(&engine, view, request).await?;
+        // What it holds, it holds until all is sent.
+        let (reply, _held) = reader.range(view, request).await?;
         (last.more, last.count) = (reply.more, reply.count);
         let mut kvs = translate::key_values(reply.kvs).into_iter();
         loop {
@@ -187,5 +215,5 @@ fn in_pieces(request: &kv::Range) -> bool {
 
 async fn send(answers: &Answers<RangeStreamResponse>, response: RangeResponse) -> Result<(), Error> {
     let message = RangeStreamResponse { range_response: Some(response) };
-    answers.send(Ok(message)).await.map_err(|_| Error::disconnected())
+    outbound::send(answers, message).await
 }
