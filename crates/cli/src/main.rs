@@ -3,6 +3,7 @@
 mod cluster;
 mod connection;
 mod demo;
+mod doctor;
 mod ending;
 mod kv;
 mod ledger;
@@ -78,6 +79,8 @@ enum Command {
     /// Snapshots: save, restore
     #[command(subcommand)]
     Snapshot(snapshot::Snapshot),
+    /// Look at a stopped node's data folder: what it holds, what is damaged, what to do
+    Doctor(doctor::Doctor),
     /// Measure Quoin, etcd or Redis
     #[command(subcommand)]
     Bench(quoin_load::Bench),
@@ -152,6 +155,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Ledger(ledger) => return block_on(ledger::run(ledger)),
         Command::Cluster(cluster) => return block_on(cluster::run(cluster)),
         Command::Snapshot(snapshot) => return block_on(snapshot::run(snapshot)),
+        Command::Doctor(doctor) => return doctor::run(&doctor),
         Command::Serve(settings) => block_on(serve::serve(settings.resolve()?))?,
         Command::Dev(settings) => block_on(serve::dev(settings.resolve()?))?,
         Command::Playground(playground) => block_on(playground::run(playground))?,
@@ -180,7 +184,9 @@ fn block_on<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
 }
 
 fn start_logging(arguments: &Arguments) {
-    let filter = tracing_subscriber::EnvFilter::new(&arguments.log);
+    // What opening a store says by the way is nothing to whoever only looks at it.
+    let looks = matches!(arguments.command, Command::Doctor(_)) && arguments.log == "info";
+    let filter = tracing_subscriber::EnvFilter::new(if looks { "off" } else { &arguments.log });
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     match arguments.log_format {
         LogFormat::Json => builder.json().init(),

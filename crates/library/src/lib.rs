@@ -3,18 +3,21 @@
 //!
 //! Reading order: `shelf.rs` (mapped versions, and lookups), `keeper.rs` (the thread that follows the log,
 //! and tells it what is ready), `attempts.rs` (fetching in the background, and again after failures),
-//! `fetch.rs` (files into the data folder), `source.rs` (where files come from).
+//! `fetch.rs` (files into the data folder), `source.rs` (where files come from), `inspect.rs` (a stopped
+//! node's files).
 //!
 //! What is deliberately absent: waiting. A lookup in a version that is not mapped here yet, as after a
 //! restart, is an error.
 
 mod attempts;
 mod fetch;
+mod inspect;
 mod keeper;
 mod settings;
 mod shelf;
 mod source;
 
+pub use inspect::{LayerReport, inspect};
 pub use keeper::Keeper;
 pub use settings::{Secret, TableConfig};
 pub use shelf::{Found, Library, LookupError, active};

@@ -79,7 +79,13 @@ impl Identity {
         };
         // The process that wrote it may have died before its name was on the disk.
         File::open(folder)?.sync_all()?;
-        let identity: Self = serde_json::from_str(&text).map_err(|error| invalid(error.to_string()))?;
+        let damaged = |error: serde_json::Error| {
+            invalid(format!(
+                "the file is damaged ({error}): put it back as it was, or delete the data folder, remove this \
+                member and add it anew"
+            ))
+        };
+        let identity: Self = serde_json::from_str(&text).map_err(damaged)?;
         if ![1, LAYOUT_VERSION].contains(&identity.layout) {
             let layout = identity.layout;
             let problem =

@@ -2,12 +2,13 @@
 //!
 //! Reading order: `config.rs` (every setting; `addresses.rs` checks some), `node.rs` (the parts, in the order in which they need each
 //! other), `membership.rs` and `identity.rs` (who the node is), `restore.rs` (a data folder made from a
-//! backup).
+//! backup), `doctor.rs` (a stopped node's folder).
 //!
 //! What it deliberately does not do: any part of a request. Those belong to the engine and the adapters.
 
 mod addresses;
 pub mod config;
+pub mod doctor;
 mod error;
 pub mod identity;
 mod membership;

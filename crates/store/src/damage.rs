@@ -6,7 +6,7 @@
 use lsm_tree::checksum::ChecksummedWriter;
 use lsm_tree::{Cache, Checksum, Table};
 use std::fs::File;
-use std::io;
+use std::io::{self, Read, Write};
 use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -61,9 +61,17 @@ impl EngineFault {
 }
 
 fn check_table(table: &Table) -> Result<(), TableError> {
-    match checksum_of(&table.path) {
-        Ok(checksum) if checksum == table.checksum() => Ok(()),
-        Ok(_) => Err(TableError::Checksum { path: table.path.to_path_buf() }),
+    check_slowly(table, &mut |_| true)
+}
+
+/// Reads all of a table's file. `pace` is told the bytes of each step, and says whether to go on; what was
+/// not read to its end is not damaged.
+pub(crate) fn check_slowly(table: &Table, pace: &mut dyn FnMut(u64) -> bool) -> Result<(), TableError> {
+    match checksum_paced(&table.path, pace) {
+        Ok(Some(checksum)) if checksum != table.checksum() => {
+            Err(TableError::Checksum { path: table.path.to_path_buf() })
+        }
+        Ok(_) => Ok(()),
         Err(error) => Err(TableError::refused(table, error.into())),
     }
 }
@@ -87,7 +95,28 @@ fn open_table(path: PathBuf) -> Result<(), TableError> {
 
 /// The engine's checksum of a whole file.
 pub(crate) fn checksum_of(path: &Path) -> io::Result<Checksum> {
-    let mut writer = ChecksummedWriter::new(io::sink());
-    io::copy(&mut File::open(path)?, &mut writer)?;
-    Ok(writer.checksum())
+    let checksum = checksum_paced(path, &mut |_| true)?;
+    Ok(checksum.expect("nothing stops it"))
+}
+
+/// Bytes that are read at once.
+const STEP_BYTES: usize = 256 << 10;
+
+/// [`checksum_of`], read in steps; `None` if `pace` stopped it.
+fn checksum_paced(path: &Path, pace: &mut dyn FnMut(u64) -> bool) -> io::Result<Option<Checksum>> {
+    let (mut file, mut writer) = (File::open(path)?, ChecksummedWriter::new(io::sink()));
+    let mut step = vec![0; STEP_BYTES];
+    loop {
+        let read = match file.read(&mut step) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            read => read?,
+        };
+        if read == 0 {
+            return Ok(Some(writer.checksum()));
+        }
+        writer.write_all(&step[..read])?;
+        if !pace(read as u64) {
+            return Ok(None);
+        }
+    }
 }

@@ -80,15 +80,29 @@ impl StoreFolder {
         Ok(())
     }
 
+    /// The folder of the live store; `None` if there is no store yet. Changes nothing.
+    pub(crate) fn look(root: &Path) -> Result<Option<PathBuf>, FolderError> {
+        let folder = Self { root: root.to_path_buf() };
+        if !root.exists() {
+            return Ok(None);
+        }
+        let live = folder.live()?;
+        if live.is_none() {
+            folder.check_orphans()?;
+        }
+        Ok(live.map(|number| folder.path(number)))
+    }
+
+    /// Without `CURRENT` there must be no store.
+    fn check_orphans(&self) -> Result<(), FolderError> {
+        let orphan = self.numbers()?.into_iter().find(|number| self.path(*number).join("current").exists());
+        let text = |number| format!("it is missing, but {} holds a store", self.path(number).display());
+        orphan.map_or(Ok(()), |number| Err(self.damaged(&text(number))))
+    }
+
     /// Makes an empty first store the live one.
     fn found(&self) -> Result<(), FolderError> {
-        if let Some(number) =
-            self.numbers()?.into_iter().find(|number| self.path(*number).join("current").exists())
-        {
-            return Err(
-                self.damaged(&format!("it is missing, but {} holds a store", self.path(number).display()))
-            );
-        }
+        self.check_orphans()?;
         fs::create_dir_all(self.path(1)).map_err(io_error(&self.path(1)))?;
         make_live(&self.root, 1)
     }

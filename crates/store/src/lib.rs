@@ -12,6 +12,7 @@
 //! - [`threads`], [`flusher`] and [`compactor`]: the background; [`reclaim`] and [`room`]: how it gives space
 //!   back, and what it does where there is little.
 //! - [`open`] and [`damage`]: opening a store, and naming the damaged file if that fails.
+//! - [`mod@inspect`]: a stopped node's store, not changed.
 //! - [`snapshot`], [`export`], [`folder`] and [`import`]: moving a store's state into another one.
 //!
 //! What this crate deliberately does not do: sync a write, undo one, or know what the keys mean.
@@ -22,6 +23,7 @@ mod export;
 mod flusher;
 mod folder;
 mod import;
+mod inspect;
 mod layers;
 mod open;
 mod options;
@@ -46,6 +48,7 @@ pub use damage::TableError;
 pub use export::Export;
 pub use folder::{FolderError, StoreFolder};
 pub use import::{ImportError, Importer};
+pub use inspect::{Inspected, inspect};
 pub use open::StoreOpenError;
 pub use options::StoreOptions;
 pub use retention::{Forgotten, Pin};

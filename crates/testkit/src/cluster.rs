@@ -75,9 +75,18 @@ impl Cluster {
     /// # Errors
     /// See [`Self::start_all`].
     pub fn dev(program: impl Into<PathBuf>, settings: &[&str]) -> Result<Self> {
+        let mut cluster = Self::new_dev(program, settings)?;
+        cluster.start_all()?;
+        Ok(cluster)
+    }
+
+    /// One node for `quoin dev`, which does not run yet.
+    ///
+    /// # Errors
+    /// See [`Self::new`].
+    pub fn new_dev(program: impl Into<PathBuf>, settings: &[&str]) -> Result<Self> {
         let mut cluster = Self::new(program, 1, settings)?;
         cluster.runs = "dev";
-        cluster.start_all()?;
         Ok(cluster)
     }
 

@@ -65,7 +65,16 @@ pub enum JoinError {
     Log(#[from] LogError),
 }
 
-/// Joins `log` to a store whose newest applied entry is at `applied`, of `term`.
+/// How a log and a store fit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fit {
+    /// The log goes on from the store's end, or has it.
+    Joined,
+    /// The log is to restart behind the store's end.
+    Restarts,
+}
+
+/// Whether `log` fits a store whose newest applied entry is at `applied`, of `term`.
 ///
 /// A store that is ahead of its log comes from a snapshot or the founding, and the log does not have its
 /// mark yet: it restarts behind the store's end. If the log is not empty, its hard state must prove that:
@@ -76,28 +85,44 @@ pub enum JoinError {
 ///
 /// # Errors
 /// See [`JoinError`].
-pub fn join(log: &Log, group: GroupId, applied: u64, term: u64) -> Result<(), JoinError> {
+pub fn fit(log: &Log, group: GroupId, applied: u64, term: u64) -> Result<Fit, JoinError> {
     let base = log.base(group);
     if base.index > applied {
         return Err(JoinError::Gap { base: base.index, applied });
     }
-    let known = log.hard_state(group).unwrap_or(HardState { term: 0, vote: 0, commit: 0 });
+    let known = known(log, group);
     match log.term(group, applied) {
-        None if applied == 0 => return Ok(()),
+        None if applied == 0 => Ok(Fit::Joined),
         None if log.hard_state(group).is_some() && known.term < term => {
             let last = log.last_index(group);
-            return Err(JoinError::Ahead { applied, term, last, known: known.term });
+            Err(JoinError::Ahead { applied, term, last, known: known.term })
         }
-        None => {}
-        Some(logged) if logged == term || mutants::is("joined-by-index") => return Ok(()),
+        None => Ok(Fit::Restarts),
+        Some(logged) if logged == term || mutants::is("joined-by-index") => Ok(Fit::Joined),
         // What the log knows to be committed is what every store has applied.
         Some(logged) if logged > term || applied == base.index || applied <= known.commit => {
-            return Err(JoinError::Conflict { index: applied, applied: term, logged });
+            Err(JoinError::Conflict { index: applied, applied: term, logged })
         }
-        Some(logged) => {
-            tracing::warn!(index = applied, logged, term, "the log restarts behind an installed snapshot");
-        }
+        Some(_) => Ok(Fit::Restarts),
     }
+}
+
+fn known(log: &Log, group: GroupId) -> HardState {
+    log.hard_state(group).unwrap_or(HardState { term: 0, vote: 0, commit: 0 })
+}
+
+/// Joins `log` to a store as [`fit`] says.
+///
+/// # Errors
+/// See [`JoinError`].
+pub fn join(log: &Log, group: GroupId, applied: u64, term: u64) -> Result<(), JoinError> {
+    if fit(log, group, applied, term)? == Fit::Joined {
+        return Ok(());
+    }
+    if let Some(logged) = log.term(group, applied) {
+        tracing::warn!(index = applied, logged, term, "the log restarts behind an installed snapshot");
+    }
+    let known = known(log, group);
     let vote = if known.term >= term { known.vote } else { 0 };
     let hard = HardState { term: known.term.max(term), vote, commit: applied };
     log.append(&[Record::Base(group, Base { index: applied, term }), Record::HardState(group, hard)])?;

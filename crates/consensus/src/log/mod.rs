@@ -4,7 +4,7 @@
 //! Reading order: `record.rs` (what is stored), `segmented.rs` (the log), `format.rs` and `block.rs` (its
 //! bytes), `newest.rs` (the number of the newest segment), `index.rs` and `cache.rs` (what is in memory),
 //! `recovery.rs` (what a start makes of the segments), `join.rs` (log and store), `disk.rs` and
-//! `sim_disk.rs` (files, real and simulated).
+//! `sim_disk.rs` (files, real and simulated), `inspect.rs` (a stopped node's log, not changed).
 //!
 //! **Invariant: Blocks.** An append begins only after the one before it was synced. So after a crash only
 //! the last block can be torn. A damaged block with the header of another behind it was damaged later,
@@ -23,6 +23,7 @@ mod disk;
 mod error;
 mod format;
 mod index;
+mod inspect;
 mod join;
 mod newest;
 mod options;
@@ -35,8 +36,10 @@ mod tests;
 
 pub use disk::{Disk, DiskFile, RealDisk};
 pub use error::LogError;
-pub use join::{JoinError, join};
+pub use inspect::{Inspection, LookOnly, SegmentReport, inspect};
+pub use join::{Fit, JoinError, fit, join};
 pub use options::Options;
 pub use record::{Base, Entry, EntryKind, HardState, Record};
+pub use recovery::Torn;
 pub use segmented::Log;
 pub use sim_disk::SimDisk;

@@ -23,12 +23,17 @@ pub(super) struct Newest {
 }
 
 impl Newest {
+    /// Where there is no such file.
+    pub(super) fn absent(disk: u64) -> Self {
+        Self { disk, file: None, number: 0 }
+    }
+
     /// Reads the file, if it is there.
     ///
     /// # Errors
     /// It cannot be read.
     pub(super) fn open(folder: &dyn Disk, disk: u64, names: &[String]) -> Result<Self, LogError> {
-        let mut newest = Self { disk, file: None, number: 0 };
+        let mut newest = Self::absent(disk);
         if !names.iter().any(|name| name == FILE) {
             return Ok(newest);
         }

@@ -36,13 +36,47 @@ pub(super) struct Recovered {
     /// Number of the last segment, and the offset of the next block in it.
     pub(super) tail: Option<(u64, u64)>,
     pub(super) newest: Newest,
+    /// What was found behind the last block.
+    pub(super) torn: Option<Torn>,
 }
 
+/// An append that a crash cut short. Nobody was told that it was done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Torn {
+    /// The segment.
+    pub file: String,
+    /// Offset of the block; 0 if the segment itself was not finished.
+    pub offset: u64,
+    /// What is wrong there.
+    pub problem: String,
+}
+
+/// Reads the segments, and makes the end of the log durable.
 pub(super) fn recover(disk: &dyn Disk, options: &Options) -> Result<Recovered, LogError> {
+    let mut recovered = Recovered::new(options);
+    recovered.read(disk, options)?;
+    if let Some(Torn { file, offset, problem }) = &recovered.torn {
+        tracing::warn!(segment = file, offset, problem, "cut a torn tail");
+    }
+    Ok(recovered)
+}
+
+impl Recovered {
+    pub(super) fn new(options: &Options) -> Self {
+        let (groups, segments) = (BTreeMap::new(), BTreeMap::new());
+        Self { groups, segments, tail: None, newest: Newest::absent(options.disk), torn: None }
+    }
+
+    /// Reads the segments in `disk`. What was read before an error stays.
+    pub(super) fn read(&mut self, disk: &dyn Disk, options: &Options) -> Result<(), LogError> {
+        read_segments(disk, options, self)
+    }
+}
+
+fn read_segments(disk: &dyn Disk, options: &Options, recovered: &mut Recovered) -> Result<(), LogError> {
     let names =
         disk.list().map_err(|source| LogError::Io { operation: "listing", file: ".".into(), source })?;
-    let newest = Newest::open(disk, options.disk, &names)?;
-    let mut recovered = Recovered { groups: BTreeMap::new(), segments: BTreeMap::new(), tail: None, newest };
+    recovered.newest = Newest::open(disk, options.disk, &names)?;
     let mut numbers: Vec<u64> = names.iter().filter_map(|name| segment_number(name)).collect();
     numbers.sort_unstable();
     if let Some(pair) = numbers.windows(2).find(|pair| pair[0] + 1 != pair[1]) {
@@ -55,18 +89,18 @@ pub(super) fn recover(disk: &dyn Disk, options: &Options) -> Result<Recovered, L
         return Err(corrupt(newest, 0, "the segment is missing, and it was the newest"));
     }
     for number in numbers {
-        if !read_segment(disk, options, number, last == Some(number), &mut recovered)? {
+        if !read_segment(disk, options, number, last == Some(number), recovered)? {
             // A segment that was being created when the node died holds nothing that was answered.
             let name = segment_name(number);
-            tracing::warn!(segment = name, "removing an unfinished segment");
             disk.remove(&name).map_err(io_error("removing", &name))?;
+            recovered.torn = Some(Torn { file: name, offset: 0, problem: "it was never finished".into() });
         }
     }
     if recovered.groups.values().any(|group| group.base.index > 0 && group.base.term == 0) {
         let first = recovered.segments.keys().next().copied().unwrap_or(0);
         return Err(corrupt(segment_name(first), 0, "older segments are missing, and were not purged"));
     }
-    Ok(recovered)
+    Ok(())
 }
 
 fn segment_number(name: &str) -> Option<u64> {
@@ -195,7 +229,8 @@ impl SegmentBytes<'_> {
                 }
                 Ok(Found::End) => return Ok(Blocks { last, end: at }),
                 Err(problem) if self.is_last && !self.is_followed(at + 1) => {
-                    tracing::warn!(segment = self.name, offset = at, problem, "cutting a torn tail");
+                    let (file, offset) = (self.name.to_owned(), at as u64);
+                    recovered.torn = Some(Torn { file, offset, problem: problem.into() });
                     return Ok(Blocks { last, end: at });
                 }
                 Err(problem) => return Err(corrupt(self.name.into(), at as u64, problem)),

@@ -9,7 +9,7 @@ use super::index::{Group, Index, Segment, Slot};
 use super::newest::Newest;
 use super::options::Options;
 use super::record::{Base, Entry, HardState, Record};
-use super::recovery::{recover, segment_name};
+use super::recovery::{Recovered, recover, segment_name};
 use crate::group::GroupId;
 use crate::mutants;
 use bytes::{Buf, BytesMut};
@@ -42,6 +42,11 @@ impl Log {
     /// The log belongs to another node, is damaged, or cannot be read.
     pub fn open(disk: Arc<dyn Disk>, options: Options) -> Result<Self, LogError> {
         let recovered = recover(&*disk, &options)?;
+        Self::of(disk, options, recovered)
+    }
+
+    /// The log that was found in `disk`.
+    pub(super) fn of(disk: Arc<dyn Disk>, options: Options, recovered: Recovered) -> Result<Self, LogError> {
         let index = Index { groups: recovered.groups, segments: recovered.segments, cache: Cache::default() };
         let (number, file, offset, size) = match recovered.tail {
             Some((number, offset)) => {
