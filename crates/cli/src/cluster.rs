@@ -4,10 +4,12 @@ use crate::connection::Connection;
 use crate::{outcome, output};
 use anyhow::{Context, Result, ensure};
 use clap::Subcommand;
+use quoin_proto::etcdserverpb::alarm_request::AlarmAction;
 use quoin_proto::etcdserverpb::cluster_client::ClusterClient;
 use quoin_proto::etcdserverpb::maintenance_client::MaintenanceClient;
 use quoin_proto::etcdserverpb::{
-    Member, MemberAddRequest, MemberListRequest, MemberPromoteRequest, MemberRemoveRequest, MoveLeaderRequest,
+    AlarmMember, AlarmRequest, AlarmType, Member, MemberAddRequest, MemberListRequest, MemberPromoteRequest,
+    MemberRemoveRequest, MoveLeaderRequest,
 };
 use quoin_proto::quoin::kv::v1::kv_client::KvClient;
 use quoin_proto::quoin::kv::v1::{ReplicasRequest, Role};
@@ -20,6 +22,14 @@ use std::process::ExitCode;
 pub(crate) enum Cluster {
     /// Show all replicas: role, applied index, lag in log entries
     Status {
+        #[command(flatten)]
+        connection: Connection,
+    },
+    /// Show the alarms: NOSPACE (no room to write), CORRUPT (damage on a member's disk)
+    Alarms {
+        /// Clear them; what still holds is raised again
+        #[arg(long)]
+        clear: bool,
         #[command(flatten)]
         connection: Connection,
     },
@@ -61,6 +71,7 @@ pub(crate) enum Cluster {
 pub(crate) async fn run(cluster: Cluster) -> Result<ExitCode> {
     match cluster {
         Cluster::Status { connection } => status(&connection).await.map(|()| ExitCode::SUCCESS),
+        Cluster::Alarms { clear, connection } => alarms(&connection, clear).await,
         Cluster::Add { peer, learner, connection } => add(&connection, &peer, learner).await,
         Cluster::Remove { member, connection } => {
             let channel = connection.leader().await?;
@@ -160,6 +171,39 @@ async fn status(connection: &Connection) -> Result<()> {
         writeln!(std::io::stdout(), "applied -: the replica did not answer within a second")?;
     }
     Ok(())
+}
+
+async fn alarms(connection: &Connection, clear: bool) -> Result<ExitCode> {
+    let mut client = MaintenanceClient::new(connection.any().await?);
+    let get = AlarmRequest { action: AlarmAction::Get.into(), member_id: 0, alarm: AlarmType::None.into() };
+    let alarms = client.alarm(get).await?.into_inner().alarms;
+    if clear {
+        for AlarmMember { member_id, alarm } in alarms.iter().copied() {
+            client.alarm(AlarmRequest { action: AlarmAction::Deactivate.into(), member_id, alarm }).await?;
+        }
+    }
+    let members = members(connection).await?;
+    let name = |id| members.iter().find(|member| member.id == id).map_or("", |member| member.name.as_str());
+    let rows: Vec<Vec<String>> = alarms
+        .iter()
+        .map(|alarm| {
+            let id = alarm.member_id;
+            vec![format!("{id:016x}"), name(id).to_string(), alarm.alarm().as_str_name().into()]
+        })
+        .collect();
+    if connection.json {
+        let rows: Vec<_> =
+            rows.iter().map(|row| json!({ "member": row[0], "name": row[1], "alarm": row[2] })).collect();
+        output::json(&json!({ "alarms": rows, "cleared": clear }))?;
+    } else if rows.is_empty() {
+        writeln!(std::io::stdout(), "no alarms")?;
+    } else {
+        output::table(&["member", "name", "alarm"], &rows)?;
+        if clear {
+            writeln!(std::io::stdout(), "cleared")?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 async fn add(connection: &Connection, peer: &str, learner: bool) -> Result<ExitCode> {

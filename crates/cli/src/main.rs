@@ -61,7 +61,7 @@ enum Command {
         #[arg(long)]
         once: bool,
     },
-    /// Members: status, add, remove, promote, transfer-leader
+    /// Members: status, alarms, add, remove, promote, transfer-leader
     #[command(subcommand)]
     Cluster(cluster::Cluster),
     /// Keys: get, put, del, cas, txn, watch, lock

@@ -92,7 +92,7 @@ pub enum AlarmKind {
     None = 0,
     /// A disk or the quota is full: writes that grow the store are refused.
     Nospace = 1,
-    /// A replica's state differs from the others'.
+    /// What a member has on its disk is damaged, or its state differs from the others'.
     Corrupt = 2,
 }
 

@@ -30,17 +30,22 @@ impl Engine {
     /// returns after a short time even if nobody has taken over, since the others then elect a leader, which
     /// takes them longer.
     pub async fn hand_over(&self) {
-        if let Some(successor) = self.successor() {
+        self.hand_over_to(|_| true).await;
+    }
+
+    /// As [`Self::hand_over`], to one of those that `fits`.
+    pub(crate) async fn hand_over_to(&self, fits: impl Fn(u64) -> bool) {
+        if let Some(successor) = self.successor(fits) {
             let _ = tokio::time::timeout(HAND_OVER_PATIENCE, self.transfer_leader(successor)).await;
         }
     }
 
-    fn successor(&self) -> Option<u64> {
+    fn successor(&self, fits: impl Fn(u64) -> bool) -> Option<u64> {
         let raft = self.raft();
         let candidates = raft
             .followers
             .iter()
-            .filter(|(id, _, active)| *active && *id != self.id() && raft.voters.contains(id));
+            .filter(|(id, _, active)| *active && *id != self.id() && raft.voters.contains(id) && fits(*id));
         candidates.max_by_key(|(_, matched, _)| *matched).map(|(id, ..)| *id)
     }
 }

@@ -4,7 +4,7 @@
 //! log, one applies entries), `apply.rs` (what the last one does), `watch/` (who is told). Reads: `read.rs`,
 //! `alone.rs`. A replica's life: `founding.rs`, `resume.rs`, `start.rs`, `peers.rs` (what other replicas ask
 //! of it), `join.rs` (how a new node learns who it is). Then `membership.rs`, `leadership.rs`, `snapshots.rs`
-//! (how a follower that is far behind catches up), `purge.rs` (how much log is kept for followers), `upkeep.rs`, `clock.rs`, `status.rs` and `metrics.rs`.
+//! (how a follower that is far behind catches up), `purge.rs` (how much log is kept for followers), `upkeep.rs`, `scrub.rs`, `clock.rs`, `status.rs` and `metrics.rs`.
 //!
 //! What this crate deliberately does not know: what a command means, which faces exist, or how a request came
 //! over the wire.
@@ -34,6 +34,7 @@ mod queue;
 mod read;
 mod reserve;
 mod resume;
+mod scrub;
 mod settings;
 mod shared;
 mod snapshots;
@@ -52,7 +53,8 @@ pub use owner::{Owner, Settle};
 pub use propose::ProposeError;
 pub use read::{Consistency, ReadError, ReadView};
 pub use resume::{OpenError, configuration_of, resume};
-pub use settings::{HistoryConfig, Limits, LogConfig, RaftConfig, Settings, StoreConfig};
+pub use scrub::Damage;
+pub use settings::{HistoryConfig, Limits, LogConfig, RaftConfig, ScrubConfig, Settings, StoreConfig};
 pub use start::{Opened, Running};
 pub use status::{RaftStatus, Status};
 pub use surroundings::{Request, Surroundings};

@@ -36,6 +36,14 @@ pub struct Metrics {
     pub batch_commands: Histogram,
     /// Seconds by which this machine's wall clock is ahead of the cluster's time.
     pub clock_ahead_seconds: Gauge,
+    /// Bytes of files that were read again, to find damage.
+    pub scrubbed_bytes: IntCounter,
+    /// Files that were found to be damaged, at each pass.
+    pub damage_found: IntCounter,
+    /// When the last pass over all files ended, in seconds of the Unix epoch; 0: none yet.
+    pub scrub_finished: Gauge,
+    /// Whether a member has raised the alarm CORRUPT.
+    pub corrupt: IntGauge,
     /// Connections on the client port closed for bytes that no client sends.
     pub client_garbage: IntCounter,
     /// Connections on the HTTP port closed for bytes that are no request.
@@ -134,6 +142,15 @@ impl Default for Metrics {
             "quoin_clock_ahead_seconds",
             "This machine's clock minus the cluster's time; beyond 5 either way the clock is wrong.",
         );
+        let scrubbed_bytes =
+            make.counter("quoin_scrubbed_bytes_total", "Bytes of files read again to find damage.");
+        let damage_found =
+            make.counter("quoin_damage_found_total", "Files found to be damaged, at each pass over them.");
+        let scrub_finished = make.gauge(
+            "quoin_scrub_finished_seconds",
+            "When the last pass over all files ended, Unix time; 0: none yet.",
+        );
+        let corrupt = make.int_gauge("quoin_corrupt", "1 while a member's alarm CORRUPT stands.");
         let client_garbage = make.counter(
             "quoin_client_garbage_connections_total",
             "Client connections closed for bytes that no client sends.",
@@ -159,6 +176,10 @@ impl Default for Metrics {
             apply_seconds,
             batch_commands,
             clock_ahead_seconds,
+            scrubbed_bytes,
+            damage_found,
+            scrub_finished,
+            corrupt,
             client_garbage,
             http_garbage,
             gauges,

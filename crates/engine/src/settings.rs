@@ -56,6 +56,8 @@ pub struct Settings {
     pub store: StoreConfig,
     /// How much of the past is kept.
     pub history: HistoryConfig,
+    /// Reading files again.
+    pub scrub: ScrubConfig,
     /// Limits of requests.
     pub limits: Limits,
 }
@@ -130,6 +132,18 @@ settings! {
         pub keep_s: u64 = 600,
         /// Revisions that are kept. Default 500000, at least 0, at most 1000000000000.
         pub keep_revisions: u64 = 500_000,
+    }
+}
+
+settings! {
+    /// Reading log, store and table files again in the background, to find damage before it matters.
+    pub struct ScrubConfig in "scrub." {
+        /// Bytes that are read again in a second; 0 reads nothing again. Default 4 MiB, at least 0, at most 16
+        /// GiB.
+        pub bytes_per_second: u64 = 4 << 20,
+        /// Seconds from the beginning of a pass over all files to that of the next, at least; the first begins
+        /// with the node. Default 86400, at least 1, at most 1000000000.
+        pub every_s: u64 = 86_400,
     }
 }
 

@@ -7,6 +7,7 @@ use super::metrics::Metrics;
 use super::owner::{Owner, Settle};
 use super::purge::Holds;
 use super::reserve::Reserve;
+use super::scrub::Findings;
 use super::settings::Settings;
 use super::status::RaftStatus;
 use super::surroundings::{Request, Surroundings};
@@ -76,6 +77,7 @@ pub(crate) struct Shared {
     /// yet.
     fresh_at_ms: AtomicU64,
     pub(crate) metrics: Metrics,
+    pub(crate) findings: Findings,
     pub(crate) clock: Arc<Clock>,
     /// Whether everything is applied that was known to be committed before the start.
     replayed: watch::Sender<bool>,
@@ -133,6 +135,7 @@ impl Shared {
             expiry_us: AtomicU64::new(0),
             fresh_at_ms: AtomicU64::new(0),
             metrics: Metrics::default(),
+            findings: Findings::default(),
             clock,
             replayed: watch::Sender::default(),
             failure: watch::Sender::default(),

@@ -11,6 +11,7 @@ use super::owner::{Owner, Settle};
 use super::peers::PeerHandler;
 use super::reserve::Reserve;
 use super::resume::{OpenError, resume};
+use super::scrub::Scrub;
 use super::settings::Settings;
 use super::shared::{Published, Shared};
 use super::surroundings::Surroundings;
@@ -181,9 +182,10 @@ impl Opened {
         let transport = Transport::start(listener, address, who, GROUP, handler, &known_peers, patience)?;
         shared.set_transport(transport);
         let threads = spawn(&shared, replica, applier)?;
-        let upkeep = Upkeep::start(Arc::clone(&shared), runtime)?;
+        let upkeep = Upkeep::start(Arc::clone(&shared), runtime.clone())?;
+        let scrub = Scrub::start(&shared, runtime)?;
         let asking = founders.map(|founders| ask(&shared, founders)).transpose()?;
-        Ok(Running { shared, threads, upkeep, asking, peer_address })
+        Ok(Running { shared, threads, upkeep, scrub, asking, peer_address })
     }
 }
 
@@ -192,6 +194,7 @@ pub struct Running {
     shared: Arc<Shared>,
     threads: Threads,
     upkeep: Upkeep,
+    scrub: Scrub,
     /// The thread that asks the other founders; its sender is dropped to stop it.
     asking: Option<(mpsc::Sender<()>, JoinHandle<()>)>,
     peer_address: SocketAddr,
@@ -233,13 +236,14 @@ impl Running {
 
     /// Stops the replica and writes its store out. Blocks until that is done.
     pub fn stop(self) {
-        let Self { shared, threads, upkeep, asking, peer_address } = self;
+        let Self { shared, threads, upkeep, scrub, asking, peer_address } = self;
         if let Some((alive, thread)) = asking {
             drop(alive);
             // A panic has been reported by the guard of the thread.
             let _ = thread.join();
         }
         upkeep.stop();
+        scrub.stop();
         shared.inbox.push(Input::Stop);
         threads.join();
         shared.transport().stop(peer_address);

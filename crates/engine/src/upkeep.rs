@@ -58,6 +58,18 @@ pub(crate) async fn round(shared: &Arc<Shared>, reclaimed: &mut Option<Revision>
     }
     watch_space(shared).await;
     reclaim(shared, reclaimed);
+    yield_leadership(shared).await
+}
+
+/// Hands leadership over while this replica's disk is damaged, to a voter of which that is not known.
+async fn yield_leadership(shared: &Arc<Shared>) -> Result<(), StoreError> {
+    if !shared.is_leader() || !shared.findings.is_damaged() {
+        return Ok(());
+    }
+    let published = shared.published.load_full();
+    let alarms = system::alarms(View::new(&*published.store, published.progress.sequence))?;
+    let corrupt = |id| alarms.iter().any(|alarm| alarm.member == id && alarm.kind() == AlarmKind::Corrupt);
+    Engine::new(Arc::clone(shared)).hand_over_to(|id| !corrupt(id)).await;
     Ok(())
 }
 
@@ -119,16 +131,16 @@ async fn watch_space(shared: &Arc<Shared>) {
     }
 }
 
-/// Raises an alarm through whoever leads: this node may be the one whose log takes nothing more.
-async fn raise(shared: &Arc<Shared>, alarm: Alarm) {
+/// Raises an alarm through whoever leads: this node may be the one whose log takes nothing more. Whether it is
+/// recorded.
+pub(crate) async fn raise(shared: &Arc<Shared>, alarm: Alarm) -> bool {
     if shared.is_leader() && shared.disk_full.load(Ordering::Relaxed) {
         // It hands over, if it can. What waited here until there is room would raise the alarm then.
-        return;
+        return false;
     }
     let engine = Engine::new(Arc::clone(shared));
-    if let Err(error) = engine.propose_always(Operation::RaiseAlarm(alarm).into_command()).await {
-        tracing::debug!(%error, "raising an alarm");
-    }
+    let raised = engine.propose_always(Operation::RaiseAlarm(alarm).into_command()).await;
+    raised.inspect_err(|error| tracing::debug!(%error, "raising an alarm")).is_ok()
 }
 
 /// Takes the reserve where there is enough room besides, and gives it back where the disk is nearly full: the

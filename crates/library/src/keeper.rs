@@ -48,6 +48,8 @@ impl Keeper {
     ) -> io::Result<Self> {
         let (alive, stopped) = mpsc::channel();
         let own = engine.clone();
+        let (scrubbed, tables) = (Arc::clone(&library), folder.clone());
+        engine.scrub_also(move |pace| scrubbed.scrub(&tables, pace));
         let handle = engine.spawn("tables", move || {
             let mut rounds = Rounds::new(own, library, folder, runtime);
             loop {
@@ -129,7 +131,9 @@ impl Rounds {
         let again = self.tell_again.is_some_and(|at| at <= Instant::now());
         let caught_up = !self.caught_up && self.engine.is_caught_up();
         self.caught_up |= caught_up;
-        if same && !moved && !again && !caught_up {
+        let damaged = std::mem::take(&mut *self.library.damaged.lock());
+        self.give_up(&damaged);
+        if same && !moved && !again && !caught_up && damaged.is_empty() {
             return;
         }
         (self.seen, self.tell_again) = (Some((Arc::clone(&live), generation)), None);
@@ -138,6 +142,21 @@ impl Rounds {
         for key in &order {
             self.keep(&key.0, &wanted[key], &wanted);
         }
+    }
+
+    /// No longer looks up in versions with these layers: they are fetched again, as what is in the folder fails
+    /// the check.
+    fn give_up(&mut self, damaged: &BTreeSet<String>) {
+        if damaged.is_empty() {
+            return;
+        }
+        let is_whole = |loaded: &Loaded| {
+            loaded.stack.layers().iter().all(|layer| !damaged.contains(&layer.manifest().id))
+        };
+        for versions in self.library.loaded.write().values_mut() {
+            versions.retain(|_, loaded| is_whole(loaded));
+        }
+        damaged.iter().for_each(|id| drop(self.layers.remove(id)));
     }
 
     fn let_go(&mut self, wanted: &Wanted) {

@@ -5,11 +5,11 @@
 //! is from one version, and names it. Files are unmapped when the last lookup ends.
 
 use super::settings::TableConfig;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use quoin_core::table::{Live, TableState, Version};
 use quoin_table::answer::{AnswerTooLarge, answer_width, gather};
 use quoin_table::{Answer, Form, Stack};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 /// A mapped version.
@@ -24,6 +24,8 @@ pub struct Library {
     settings: TableConfig,
     /// By table and number. The numbers of a dropped table may come again, so readers compare the id too.
     pub(super) loaded: RwLock<HashMap<String, BTreeMap<u64, Loaded>>>,
+    /// Layers that were found to be damaged on the disk, for the keeper.
+    pub(super) damaged: Mutex<BTreeSet<String>>,
 }
 
 /// Why a lookup has no answer. An absent key is not an error.
@@ -62,7 +64,7 @@ pub struct Found {
 impl Library {
     /// An empty library.
     pub fn new(settings: TableConfig) -> Self {
-        Self { settings, loaded: RwLock::default() }
+        Self { settings, loaded: RwLock::default(), damaged: Mutex::default() }
     }
 
     /// How tables are fetched and held.

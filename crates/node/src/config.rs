@@ -7,7 +7,7 @@
 use crate::addresses;
 use quoin_core::kv::KEY_BYTES_MAX;
 use quoin_core::limits::REQUEST_BYTES_MAX;
-use quoin_engine::{HistoryConfig, Limits, LogConfig, RaftConfig, Settings, StoreConfig};
+use quoin_engine::{HistoryConfig, Limits, LogConfig, RaftConfig, ScrubConfig, Settings, StoreConfig};
 use quoin_library::TableConfig;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -50,6 +50,8 @@ quoin_engine::settings! {
         pub store: StoreConfig = StoreConfig::default(),
         /// How much of the past is kept.
         pub history: HistoryConfig = HistoryConfig::default(),
+        /// Reading files again.
+        pub scrub: ScrubConfig = ScrubConfig::default(),
         /// Lookup tables.
         pub table: TableConfig = TableConfig::default(),
         /// Limits of requests.
@@ -68,6 +70,7 @@ pub static SETTINGS: LazyLock<Vec<(&'static str, &'static str)>> = LazyLock::new
         "log" => LogConfig::SETTINGS.to_vec(),
         "store" => StoreConfig::SETTINGS.to_vec(),
         "history" => HistoryConfig::SETTINGS.to_vec(),
+        "scrub" => ScrubConfig::SETTINGS.to_vec(),
         "table" => TableConfig::SETTINGS.to_vec(),
         "limits" => Limits::SETTINGS.to_vec(),
         _ => vec![*setting],
@@ -124,6 +127,7 @@ impl Config {
             log: self.log.clone(),
             store: self.store.clone(),
             history: self.history.clone(),
+            scrub: self.scrub.clone(),
             limits: self.limits.clone(),
         }
     }
@@ -175,7 +179,7 @@ impl Config {
 
     /// Every number with its range: whatever is outside of it cannot work.
     fn bounds(&self) -> Vec<(&'static str, u64, RangeInclusive<u64>)> {
-        let Self { raft, log, store, history, table, limits, .. } = self;
+        let Self { raft, log, store, history, scrub, table, limits, .. } = self;
         let bound = |setting, value: usize, from: u64, to: u64| {
             (setting, u64::try_from(value).unwrap_or(u64::MAX), from..=to)
         };
@@ -202,6 +206,8 @@ impl Config {
             // In milliseconds it fits into a stamp.
             ("history.keep_s", history.keep_s, 0..=1_000_000_000),
             ("history.keep_revisions", history.keep_revisions, 0..=1_000_000_000_000),
+            ("scrub.bytes_per_second", scrub.bytes_per_second, 0..=16 << 30),
+            ("scrub.every_s", scrub.every_s, 1..=1_000_000_000),
             bound("table.keys_max", table.keys_max, 1, 10_000_000),
             bound("limits.key_bytes_max", limits.key_bytes_max, 1, KEY_BYTES_MAX as u64),
             bound("limits.request_bytes_max", limits.request_bytes_max, 1 << 10, REQUEST_BYTES_MAX as u64),

@@ -5,7 +5,7 @@ use quoin_consensus::greeting::{Greeting, Purpose, Who};
 use quoin_consensus::log::SimDisk;
 use quoin_engine::stepped::Stepped;
 use quoin_engine::{
-    Founding, HistoryConfig, Limits, LogConfig, OpenError, Opened, Owner, RaftConfig, Settings,
+    Founding, HistoryConfig, Limits, LogConfig, OpenError, Opened, Owner, RaftConfig, ScrubConfig, Settings,
 };
 use quoin_engine::{StoreConfig, Surroundings};
 use rand::Rng;
@@ -245,6 +245,7 @@ fn settings(address: &str, rng: &mut impl Rng) -> Settings {
             keep_s: 600,
             keep_revisions: pick(&[40, 500_000]),
         },
+        scrub: ScrubConfig::default(),
         limits: Limits::default(),
     }
 }

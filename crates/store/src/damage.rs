@@ -39,6 +39,21 @@ pub enum TableError {
 }
 
 impl TableError {
+    /// The file.
+    pub fn path(&self) -> &Path {
+        let (Self::Refused { path, .. } | Self::Panicked { path } | Self::Checksum { path }) = self;
+        path
+    }
+
+    /// What is wrong with it, without its name.
+    pub fn problem(&self) -> String {
+        match self {
+            Self::Refused { source, .. } => source.to_string(),
+            Self::Panicked { .. } => "the engine panicked while reading it".into(),
+            Self::Checksum { .. } => "its checksum does not match the recorded one".into(),
+        }
+    }
+
     /// The engine's fault, with the name of the table's file.
     pub(crate) fn refused(table: &Table, source: lsm_tree::Error) -> Self {
         Self::Refused { path: table.path.to_path_buf(), source }
@@ -106,7 +121,9 @@ const STEP_BYTES: usize = 256 << 10;
 fn checksum_paced(path: &Path, pace: &mut dyn FnMut(u64) -> bool) -> io::Result<Option<Checksum>> {
     let (mut file, mut writer) = (File::open(path)?, ChecksummedWriter::new(io::sink()));
     let mut step = vec![0; STEP_BYTES];
+    let mut at = 0;
     loop {
+        forget(&file, at);
         let read = match file.read(&mut step) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             read => read?,
@@ -115,8 +132,20 @@ fn checksum_paced(path: &Path, pace: &mut dyn FnMut(u64) -> bool) -> io::Result<
             return Ok(Some(writer.checksum()));
         }
         writer.write_all(&step[..read])?;
+        at += read as u64;
         if !pace(read as u64) {
             return Ok(None);
         }
     }
 }
+
+/// Asks the system to forget what it has in memory of the next step, so that the disk is read.
+#[cfg(target_os = "linux")]
+fn forget(file: &File, at: u64) {
+    use rustix::fs::{Advice, fadvise};
+    // An error: then what is in memory is read.
+    let _ = fadvise(file, at, std::num::NonZeroU64::new(STEP_BYTES as u64), Advice::DontNeed);
+}
+
+#[cfg(not(target_os = "linux"))]
+fn forget(_: &File, _: u64) {}

@@ -10,7 +10,7 @@
 //!   [`rows`]
 //!   (recently read values), [`retention`] (what may be dropped), [`published`], [`tree`] and [`signals`].
 //! - [`threads`], [`flusher`] and [`compactor`]: the background; [`reclaim`] and [`room`]: how it gives space
-//!   back, and what it does where there is little.
+//!   back, and what it does where there is little; [`scrub`]: reading files again.
 //! - [`open`] and [`damage`]: opening a store, and naming the damaged file if that fails.
 //! - [`mod@inspect`]: a stopped node's store, not changed.
 //! - [`snapshot`], [`export`], [`folder`] and [`import`]: moving a store's state into another one.
@@ -34,6 +34,7 @@ mod retention;
 mod room;
 mod rows;
 mod scan;
+mod scrub;
 mod shared;
 mod signals;
 mod snapshot;
@@ -52,6 +53,7 @@ pub use inspect::{Inspected, inspect};
 pub use open::StoreOpenError;
 pub use options::StoreOptions;
 pub use retention::{Forgotten, Pin};
+pub use scrub::ScrubbedTable;
 pub use snapshot::{CHUNK_BYTES, CHUNK_BYTES_MAX, SnapshotError, check_snapshot, read_chunk};
 pub use stats::StoreStats;
 pub use store::LsmStore;

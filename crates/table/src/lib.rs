@@ -8,7 +8,7 @@
 //!
 //! Reading order: [`schema`] and [`codec`] (what values are), docs/table-format.md and `format` (the bytes),
 //! `hash` and `pilots` (where a key is stored), `part`, `blocks` and `writer` (writing a file), `memory` and
-//! `shard` (opening one), [`manifest`] (a folder), [`table`] (a batch over all shards), [`stack`] (patches),
+//! `shard` (opening one), `recheck` (reading one again), [`manifest`] (a folder), [`table`] (a batch over all shards), [`stack`] (patches),
 //! [`answer`] (a batch's values in one buffer), `build` (from Parquet, CSV and JSON lines; feature `build`).
 //!
 //! ```
@@ -42,6 +42,7 @@ pub mod manifest;
 mod memory;
 mod part;
 mod pilots;
+mod recheck;
 pub mod schema;
 mod shard;
 pub mod stack;
@@ -56,6 +57,7 @@ pub use hash::shard_of;
 pub use manifest::{FileEntry, Manifest};
 pub use memory::Place;
 pub use part::{LayoutError, PART_KEYS, Part, Plan};
+pub use recheck::recheck;
 pub use schema::{Layout, Schema};
 pub use shard::{Options, Shard};
 pub use stack::{Layer, Stack};

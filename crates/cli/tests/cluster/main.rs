@@ -8,6 +8,7 @@ mod kv;
 mod ledger;
 mod playground;
 mod route;
+mod scrub;
 mod snapshot;
 mod space;
 mod start;

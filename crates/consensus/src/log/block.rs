@@ -44,6 +44,11 @@ impl BlockHeader {
         Self { length, count, crcs }
     }
 
+    /// Bytes of the records; 0 for a seal.
+    pub(super) fn length(self) -> u32 {
+        self.length
+    }
+
     /// Says at its place that the block before it was synced. The next block is written over it.
     pub(super) const SEAL: Self = Self { length: 0, count: SEAL, crcs: 0 };
 

@@ -31,6 +31,9 @@ pub trait DiskFile: Send + Sync {
     /// Makes everything written durable. After an error it cannot be repeated: the operating system may count
     /// what it failed to write as written. Only bytes that are written again are synced again.
     fn sync(&self) -> io::Result<()>;
+    /// Asks the system to forget what it has in memory of `bytes` bytes from `offset` on, which are synced: so
+    /// that reading them reads the disk.
+    fn forget(&self, _offset: u64, _bytes: u64) {}
 }
 
 /// A folder of the file system. No other process can open it while this value lives.
@@ -136,5 +139,16 @@ impl DiskFile for RealFile {
 
     fn sync(&self) -> io::Result<()> {
         self.0.sync_data()
+    }
+
+    #[cfg(target_os = "linux")]
+    fn forget(&self, offset: u64, bytes: u64) {
+        // An error: then what is in memory is read.
+        let _ = rustix::fs::fadvise(
+            &self.0,
+            offset,
+            std::num::NonZeroU64::new(bytes),
+            rustix::fs::Advice::DontNeed,
+        );
     }
 }

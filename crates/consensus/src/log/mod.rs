@@ -3,7 +3,7 @@
 //!
 //! Reading order: `record.rs` (what is stored), `segmented.rs` (the log), `format.rs` and `block.rs` (its
 //! bytes), `newest.rs` (the number of the newest segment), `index.rs` and `cache.rs` (what is in memory),
-//! `recovery.rs` (what a start makes of the segments), `join.rs` (log and store), `disk.rs` and
+//! `recovery.rs` (what a start makes of the segments), `scrub.rs` (reading them again), `join.rs` (log and store), `disk.rs` and
 //! `sim_disk.rs` (files, real and simulated), `inspect.rs` (a stopped node's log, not changed).
 //!
 //! **Invariant: Blocks.** An append begins only after the one before it was synced. So after a crash only
@@ -29,6 +29,7 @@ mod newest;
 mod options;
 mod record;
 mod recovery;
+mod scrub;
 mod segmented;
 mod sim_disk;
 #[cfg(test)]
@@ -41,5 +42,6 @@ pub use join::{Fit, JoinError, fit, join};
 pub use options::Options;
 pub use record::{Base, Entry, EntryKind, HardState, Record};
 pub use recovery::Torn;
+pub use scrub::{Pace, Scrubbed};
 pub use segmented::Log;
 pub use sim_disk::SimDisk;

@@ -21,9 +21,9 @@ use std::sync::Arc;
 /// The log of a node. One thread appends; others read.
 pub struct Log {
     disk: Arc<dyn Disk>,
-    options: Options,
+    pub(super) options: Options,
     writer: Mutex<Writer>,
-    index: RwLock<Index>,
+    pub(super) index: RwLock<Index>,
 }
 
 struct Writer {

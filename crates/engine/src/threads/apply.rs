@@ -153,8 +153,10 @@ impl ApplyThread {
         if !addresses.is_empty() {
             self.set_members(addresses);
         }
-        let no_space = system::alarms(view)?.iter().any(|alarm| alarm.kind() == system::AlarmKind::Nospace);
-        self.shared.no_space_alarm.store(no_space, Ordering::Relaxed);
+        let alarms = system::alarms(view)?;
+        let stands = |kind| alarms.iter().any(|alarm| alarm.kind() == kind);
+        self.shared.no_space_alarm.store(stands(system::AlarmKind::Nospace), Ordering::Relaxed);
+        self.shared.metrics.corrupt.set(stands(system::AlarmKind::Corrupt).into());
         Ok(())
     }
 

@@ -5,7 +5,7 @@ use quoin_consensus::log::{Disk, RealDisk, SimDisk};
 use quoin_core::{Command, Reply, Revision, kv, system};
 use quoin_engine::{
     Consistency, Engine, Founding, HistoryConfig, Limits, LogConfig, OpenError, Opened, Owner, ProposeError,
-    RaftConfig, ReadError, ReadView, Running, Settings, StoreConfig,
+    RaftConfig, ReadError, ReadView, Running, ScrubConfig, Settings, StoreConfig,
 };
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -33,6 +33,7 @@ pub(crate) fn settings() -> Settings {
         },
         store: StoreConfig { memtable_bytes: 1 << 16, ..StoreConfig::default() },
         history: HistoryConfig::default(),
+        scrub: ScrubConfig::default(),
         limits: Limits::default(),
     }
 }

@@ -12,6 +12,7 @@ mod leadership;
 mod membership;
 mod one;
 mod paced;
+mod scrub;
 mod snapshots;
 mod three;
 mod upkeep;

@@ -2,7 +2,7 @@
 
 use super::{open as open_files, write};
 use proptest::prelude::*;
-use quoin_table::{Codec, FileError, Options, Plan, Schema, Shard, Table};
+use quoin_table::{Codec, FileEntry, FileError, Options, Plan, Schema, Shard, Table, recheck};
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -48,6 +48,34 @@ fn every_flipped_byte_is_refused_with_file_block_and_both_checksums() {
         bytes[place] = whole[place];
     }
     open(folder.path(), &bytes).expect("whole again");
+}
+
+#[test]
+fn a_file_that_is_read_again_is_whole_or_named_with_the_block() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (whole, file) = (sample(folder.path()), folder.path().join("damaged"));
+    let entry = FileEntry::new("damaged".into(), open(folder.path(), &whole).expect("whole").seal());
+    let mut read = 0;
+    let mut again = |bytes: &[u8]| {
+        std::fs::write(&file, bytes).expect("there is room");
+        recheck(&file, &entry, &mut |step| {
+            read += step;
+            true
+        })
+    };
+    again(&whole).expect("whole");
+    let mut bytes = whole.clone();
+    for place in (256..whole.len()).step_by(997) {
+        bytes[place] ^= 1;
+        let Err(FileError::Checksum { block, .. }) = again(&bytes) else {
+            panic!("flipped byte {place} went unnoticed");
+        };
+        assert_eq!(block as usize, place / BLOCK, "byte {place}");
+        bytes[place] = whole[place];
+    }
+    let cut = again(&whole[..whole.len() - 1]).expect_err("a file that was cut").to_string();
+    assert!(cut.contains("the manifest says"), "{cut}");
+    assert!(read > 10 * whole.len() as u64, "the pace is told of what is read");
 }
 
 /// Set in the process that is to be ended.

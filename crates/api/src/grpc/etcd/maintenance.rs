@@ -54,7 +54,8 @@ impl Maintenance {
             let kind = pb::AlarmType::try_from(alarm.kind).unwrap_or_default();
             format!("memberID:{} alarm:{}", alarm.member, kind.as_str_name())
         });
-        Ok(leaderless.into_iter().chain(alarms).collect())
+        let damage = self.engine.damage().into_iter().map(|damage| damage.to_string());
+        Ok(leaderless.into_iter().chain(alarms).chain(damage).collect())
     }
 }
 
