@@ -49,6 +49,12 @@ pub struct Identity {
     pub restored: String,
 }
 
+/// What every layout has.
+#[derive(Deserialize)]
+struct Layout {
+    layout: u32,
+}
+
 mod hexadecimal {
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
 
@@ -85,14 +91,15 @@ impl Identity {
                 member and add it anew"
             ))
         };
-        let identity: Self = serde_json::from_str(&text).map_err(damaged)?;
-        if ![1, LAYOUT_VERSION].contains(&identity.layout) {
-            let layout = identity.layout;
-            let problem =
-                format!("the folder has layout {layout}, and this program reads 1 and {LAYOUT_VERSION}");
-            return Err(invalid(problem));
+        // First of all: a newer layout may have other fields.
+        let Layout { layout } = serde_json::from_str(&text).map_err(damaged)?;
+        if ![1, LAYOUT_VERSION].contains(&layout) {
+            return Err(invalid(format!(
+                "the folder has layout {layout}, and this program reads 1 and {LAYOUT_VERSION}: start it with the \
+                version of quoin that wrote it, or a newer one"
+            )));
         }
-        Ok(Some(identity))
+        Ok(Some(serde_json::from_str(&text).map_err(damaged)?))
     }
 
     /// Writes the identity of `folder`, wholly or not at all.
@@ -159,10 +166,18 @@ mod tests {
     }
 
     #[test]
-    fn another_layout_is_refused_by_name() {
+    fn a_newer_layout_is_refused_by_name_whatever_fields_it_has() {
         let folder = tempfile::tempdir().unwrap();
-        let text = r#"{"layout": 9, "cluster": "1", "id": "1", "name": "n", "founder": true}"#;
-        fs::write(folder.path().join(FILE), text).unwrap();
-        assert!(Identity::read(folder.path()).unwrap_err().to_string().contains("layout 9"));
+        for text in [
+            r#"{"layout": 9, "cluster": "1", "id": "1", "name": "n", "founder": true}"#,
+            r#"{"layout": 9, "something": "else"}"#,
+        ] {
+            fs::write(folder.path().join(FILE), text).unwrap();
+            let said = Identity::read(folder.path()).unwrap_err().to_string();
+            assert!(
+                said.contains("the folder has layout 9, and this program reads 1 and 2: start it"),
+                "{said}"
+            );
+        }
     }
 }

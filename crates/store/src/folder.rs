@@ -14,6 +14,9 @@ use std::path::{Path, PathBuf};
 
 const CURRENT: &str = "CURRENT";
 const CURRENT_NEXT: &str = "CURRENT.next";
+/// The version of what stores hold: their keys and values. A later one is written behind the number in `CURRENT`,
+/// as `format` and a number on a line of their own; this one is not, so that earlier programs read it.
+const FORMAT: u64 = 1;
 
 /// The folder of a node's stores.
 pub struct StoreFolder {
@@ -40,6 +43,18 @@ pub enum FolderError {
         path: PathBuf,
         /// What is wrong with it.
         what: String,
+    },
+    /// A newer version wrote the stores.
+    #[error(
+        "{}: the store has format {found}, and this program reads {FORMAT}: start it with the version of quoin that \
+         wrote it, or a newer one",
+        path.display()
+    )]
+    Version {
+        /// `CURRENT`.
+        path: PathBuf,
+        /// The store's format.
+        found: u64,
     },
     /// A store in the folder cannot be opened.
     #[error(transparent)]
@@ -115,9 +130,17 @@ impl StoreFolder {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(source) => return Err(FolderError::Io { path, source }),
         };
-        let number = text.strip_suffix('\n').and_then(|number| number.parse().ok());
+        let mut lines = text.strip_suffix('\n').into_iter().flat_map(|text| text.split('\n'));
+        let number = lines.next().and_then(|number| number.parse().ok());
         let number =
             number.ok_or_else(|| self.damaged(&format!("it holds {text:?}, not a number and a line end")))?;
+        if let Some(line) = lines.next() {
+            let found = line.strip_prefix("format ").and_then(|format| format.parse().ok());
+            return Err(match found {
+                Some(found) if found > FORMAT => FolderError::Version { path, found },
+                _ => self.damaged(&format!("it holds {text:?}")),
+            });
+        }
         if !self.path(number).is_dir() {
             return Err(
                 self.damaged(&format!("it names {}, which does not exist", self.path(number).display()))

@@ -69,7 +69,7 @@ pub enum SnapshotError {
     #[error("not a snapshot: its first chunk does not begin with \"{}\"", MAGIC.escape_ascii())]
     NotASnapshot,
     /// A newer version wrote this snapshot.
-    #[error("snapshot format {format}: this version reads only {known}; use a newer one", known = FORMAT)]
+    #[error("snapshot format {format}: this version reads only {known}; use a newer version of quoin", known = FORMAT)]
     Format {
         /// The format's number.
         format: u8,

@@ -123,7 +123,7 @@ impl Header {
         if (version, block as usize) != (VERSION, BLOCK) {
             return Err(structure(format!(
                 "format version {version} with blocks of {block} bytes, but this program reads version \
-                 {VERSION} with {BLOCK}"
+                 {VERSION} with {BLOCK}: use the version of quoin that built it, or a newer one"
             )));
         }
         let header = Self::fields(bytes).ok_or_else(|| structure("unknown layout or codec".into()))?;

@@ -60,6 +60,12 @@ pub struct Manifest {
     pub metadata: BTreeMap<String, String>,
 }
 
+/// What the manifest of every format has.
+#[derive(Deserialize)]
+struct Format {
+    format: u32,
+}
+
 /// One file of a table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -131,7 +137,16 @@ impl Manifest {
     /// The text is not a manifest of this version, or is inconsistent.
     pub fn parse(text: &[u8], file: &Path) -> Result<Self, TableError> {
         let refuse = |what: String| TableError::Manifest { file: file.into(), what };
-        let manifest: Self = serde_json::from_slice(text).map_err(|error| refuse(error.to_string()))?;
+        let malformed = |error: serde_json::Error| refuse(error.to_string());
+        // First of all: a newer format may have other fields.
+        let Format { format } = serde_json::from_slice(text).map_err(malformed)?;
+        if format > FORMAT {
+            return Err(refuse(format!(
+                "format {format}, but this program reads format {FORMAT}: use the version of quoin that built it, or a \
+                 newer one"
+            )));
+        }
+        let manifest: Self = serde_json::from_slice(text).map_err(malformed)?;
         manifest.check().map_err(refuse)?;
         Ok(manifest)
     }

@@ -3,6 +3,7 @@
 
 mod doctor;
 mod file_server;
+mod golden;
 mod harness;
 mod kv;
 mod ledger;

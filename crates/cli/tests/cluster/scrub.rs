@@ -33,7 +33,8 @@ async fn damage_is_in_the_status_and_its_alarm_is_listed_and_cleared() -> Result
     for number in 0..15 {
         quoin(&["kv", "put", &format!("k{number}"), &value, "--endpoints", &endpoints])?;
     }
-    let alarms = |more: &[&str]| quoin(&[&["cluster", "alarms", "--endpoints", &endpoints][..], more].concat());
+    let alarms =
+        |more: &[&str]| quoin(&[&["cluster", "alarms", "--endpoints", &endpoints][..], more].concat());
     ensure!(alarms(&[])? == "no alarms\n", "an alarm without damage");
     let segment = cluster.data_dir(0).join("log/0000000000000001.log");
     flip(&segment, 50_000)?;

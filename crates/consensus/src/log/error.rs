@@ -35,6 +35,19 @@ pub enum LogError {
         /// What is wrong there.
         problem: String,
     },
+    /// The segment is of a version that this program does not know.
+    #[error(
+        "{file} has log format {found}, and this program reads 1 and {known}: start it with the version of quoin \
+         that wrote it, or a newer one"
+    )]
+    Version {
+        /// The segment.
+        file: String,
+        /// Its format.
+        found: u32,
+        /// The newest format that is known.
+        known: u32,
+    },
     /// The segment belongs to another node.
     #[error(
         "{file} belongs to node {found_node:016x} of cluster {found_cluster:016x}, not to {node:016x} of {cluster:016x}"

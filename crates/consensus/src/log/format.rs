@@ -2,6 +2,7 @@
 //! files.
 
 use super::block::{BLOCK_HEADER, BlockHeader, Place};
+use super::error::{LogError, corrupt};
 use super::record::{Base, Entry, EntryKind, HardState, Record};
 use crate::group::GroupId;
 use bytes::{Buf, Bytes};
@@ -46,21 +47,22 @@ impl SegmentHeader {
         out
     }
 
-    /// Reads a header.
+    /// Reads the header of `file`.
     ///
     /// # Errors
     /// What is wrong with it.
-    pub(super) fn decode(bytes: &[u8; HEADER]) -> Result<Self, String> {
+    pub(super) fn decode(bytes: &[u8; HEADER], file: &str) -> Result<Self, LogError> {
         if &bytes[..8] != MAGIC {
-            return Err("not a log segment: wrong magic".into());
+            return Err(corrupt(file.into(), 0, "not a log segment: wrong magic"));
         }
         let mut rest = &bytes[8..];
         let (version, crc) = (rest.get_u32_le(), rest.get_u32_le());
-        if ![1, VERSION].contains(&version) {
-            return Err(format!("the log has format {version}, and this program reads 1 and {VERSION}"));
+        // Of a version above it nothing is known, not even where its checksum is.
+        if version > VERSION {
+            return Err(LogError::Version { file: file.into(), found: version, known: VERSION });
         }
-        if crc32c::crc32c(rest) != crc {
-            return Err("the header's checksum does not match".into());
+        if version == 0 || crc32c::crc32c(rest) != crc {
+            return Err(corrupt(file.into(), 0, "the header's checksum does not match"));
         }
         let mut number = || rest.get_u64_le();
         Ok(Self { version, cluster: number(), node: number(), number: number(), disk: number() })

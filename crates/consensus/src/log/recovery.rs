@@ -172,7 +172,14 @@ fn check_header(
     let header = bytes
         .first_chunk::<HEADER>()
         .ok_or_else(|| corrupt(name.into(), 0, "the segment is shorter than its header"))?;
-    let header = SegmentHeader::decode(header).map_err(|problem| corrupt(name.into(), 0, problem))?;
+    let place = Place { disk: options.disk, number, offset: 0 };
+    let header = SegmentHeader::decode(header, name).map_err(|error| match error {
+        // The blocks of a later version are no blocks to this one.
+        LogError::Version { found, known, .. } if begun(bytes, place) => {
+            corrupt(name.into(), 8, format!("it says format {found}, and its blocks are of format {known}"))
+        }
+        error => error,
+    })?;
     if (header.cluster, header.node) != (options.cluster, options.node) {
         return Err(LogError::Foreign {
             file: name.into(),

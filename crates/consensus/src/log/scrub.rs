@@ -67,7 +67,7 @@ impl Segment<'_> {
     fn check(&mut self) -> Result<(), LogError> {
         let Some(header) = self.read(0, HEADER)? else { return Ok(()) };
         let header = header.first_chunk::<HEADER>().expect("as many bytes were read");
-        let header = SegmentHeader::decode(header).map_err(|problem| self.corrupt(0, problem))?;
+        let header = SegmentHeader::decode(header, &self.name)?;
         if header.version != VERSION {
             // A log of the version before: it is purged in time, and was read by the start.
             return Ok(());

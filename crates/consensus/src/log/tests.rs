@@ -232,6 +232,27 @@ fn a_segment_of_another_disk_is_refused() {
     assert!(error.to_string().contains("was written by disk 000000000000000d of this member"), "{error}");
 }
 
+/// It was taken for a segment that was never finished, and removed; another was called damaged, and the data folder
+/// was to be deleted.
+#[test]
+fn a_newer_log_is_refused_by_name_and_left_alone() {
+    let disk = Arc::new(SimDisk::new());
+    open(&disk).unwrap().append(&[entry(1, 1, 40)]).unwrap();
+    disk.remove("newest").unwrap();
+    let name = segment_name(1);
+    let mut bytes = disk.bytes(&name).unwrap();
+    bytes[8] = 3;
+    bytes[48..].fill(0x33);
+    disk.set_bytes(&name, bytes.clone());
+    let Err(error) = open(&disk) else { panic!("a log of version 3 was opened") };
+    let said = error.to_string();
+    assert!(
+        said.starts_with(&format!("{name} has log format 3, and this program reads 1 and 2: start")),
+        "{said}"
+    );
+    assert_eq!(disk.bytes(&name), Some(bytes));
+}
+
 #[test]
 fn a_log_of_version_1_is_read_and_goes_on_in_a_segment_of_version_2() {
     let hex = include_str!("golden_1.hex").trim();

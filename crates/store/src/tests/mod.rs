@@ -3,7 +3,7 @@
 mod faces;
 mod snapshot;
 
-use crate::{LsmStore, StoreOptions};
+use crate::{LsmStore, StoreFolder, StoreOptions};
 use bytes::Bytes;
 use quoin_core::machines::read_progress;
 use quoin_core::store::Order;
@@ -327,6 +327,24 @@ fn files(folder: &TempDir) -> Vec<PathBuf> {
 
 /// Every byte that matters is covered by a checksum that is verified when the byte is used. So a flipped bit
 /// is refused with the file's name, or it was in padding and every answer is still right.
+/// There was no version of what a store holds: a newer one would have been read as if it were of this one.
+#[test]
+fn a_newer_store_is_refused_by_name() {
+    let folder = TempDir::new().unwrap();
+    drop(StoreFolder::open(folder.path()).unwrap());
+    let opened = |current: &str| {
+        std::fs::write(folder.path().join("CURRENT"), current).unwrap();
+        StoreFolder::open(folder.path()).map(drop).map_err(|error| error.to_string())
+    };
+    let said = opened("1\nformat 2\n").unwrap_err();
+    assert!(
+        said.contains("CURRENT: the store has format 2, and this program reads 1: start it with"),
+        "{said}"
+    );
+    assert!(opened("1\nformat x\n").unwrap_err().contains("delete the data folder"));
+    opened("1\n").unwrap();
+}
+
 #[test]
 fn a_flipped_bit_is_refused_with_the_name_of_the_file() {
     let folder = TempDir::new().unwrap();

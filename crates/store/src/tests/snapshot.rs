@@ -173,7 +173,12 @@ fn a_refusal_says_what_is_wrong() {
         body[place] = byte;
         body
     };
-    assert!(matches!(refused(&[&replaced(10, 9)]), SnapshotError::Format { format: 9 }));
+    let newer = refused(&[&replaced(10, 9)]);
+    assert_eq!(
+        newer.to_string(),
+        "snapshot format 9: this version reads only 1; use a newer version of quoin"
+    );
+    assert!(matches!(newer, SnapshotError::Format { format: 9 }));
     assert!(matches!(refused(&[&replaced(2, b'q')]), SnapshotError::NotASnapshot));
     assert!(matches!(refused(&[&BODIES[0][..12]]), SnapshotError::Progress(_)));
     assert!(matches!(refused(&[BODIES[0], BODIES[2]]), SnapshotError::OutOfOrder { chunk: 1, .. }));

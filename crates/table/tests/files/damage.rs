@@ -2,7 +2,7 @@
 
 use super::{open as open_files, write};
 use proptest::prelude::*;
-use quoin_table::{Codec, FileEntry, FileError, Options, Plan, Schema, Shard, Table, recheck};
+use quoin_table::{Codec, FileEntry, FileError, Manifest, Options, Plan, Schema, Shard, Table, recheck};
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -169,6 +169,28 @@ fn seal(bytes: &mut [u8]) {
     }
     let sum = crc32c::crc32c(&bytes[..252]);
     bytes[252..256].copy_from_slice(&sum.to_le_bytes());
+}
+
+/// A manifest with fields that this program does not know was called malformed, which it is not.
+#[test]
+fn a_newer_file_or_manifest_is_refused_by_name() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut bytes = WHOLE.clone();
+    bytes[8] = 2;
+    seal(&mut bytes);
+    let Err(error) = open(folder.path(), &bytes) else { panic!("a file of version 2 was opened") };
+    let said = error.to_string();
+    assert!(
+        said.contains("format version 2 ") && said.contains("use the version of quoin that built it"),
+        "{said}"
+    );
+    let manifest = br#"{"format": 2, "something": "else"}"#;
+    let refused = Manifest::parse(manifest, Path::new("manifest.json")).expect_err("a manifest of version 2");
+    let said = refused.to_string();
+    assert!(
+        said.starts_with("manifest.json: format 2, but this program reads format 1: use the version"),
+        "{said}"
+    );
 }
 
 /// Opens arbitrary bytes; if they open, reads them from end to end. Whether they opened.
