@@ -1,5 +1,7 @@
 //! `quoin doctor`: what a stopped node's data folder holds, what is damaged, and what to do.
 
+use crate::connection::Connection;
+use crate::rebuild::rebuild;
 use crate::{outcome, output};
 use anyhow::Result;
 use clap::Args;
@@ -24,19 +26,29 @@ pub(crate) struct Doctor {
     /// Read every byte of the store and of the tables, too
     #[arg(long)]
     full: bool,
-    /// Print JSON
+    /// Replace the member, if its folder is damaged: remove it from the cluster at --endpoints, move the folder
+    /// aside, add a new member in its place, and say how to start that
     #[arg(long)]
-    json: bool,
+    rebuild: bool,
+    /// Where the other replicas reach the new member, if the old one was removed already
+    #[arg(long, value_name = "HOST:PORT", requires = "rebuild")]
+    peer: Option<String>,
+    #[command(flatten)]
+    connection: Connection,
 }
 
 /// Examines the folder. Damage is a refusal.
-pub(crate) fn run(doctor: &Doctor) -> Result<ExitCode> {
+pub(crate) async fn run(doctor: Doctor) -> Result<ExitCode> {
     let progress = Progress::start();
+    let Doctor { folder, full, rebuild: replace, peer, connection } = doctor;
     let watch = &mut |part, done, total| progress.set(part, done, total);
-    let report = examine(&doctor.folder, doctor.full, watch);
+    let report = examine(&folder, full, watch);
     progress.end();
     let report = report?;
-    if doctor.json {
+    if replace {
+        return rebuild(&folder, &report, peer.as_deref(), &connection).await;
+    }
+    if connection.json {
         output::json(&report)?
     } else {
         show(&report)?

@@ -10,6 +10,7 @@ mod ledger;
 mod outcome;
 mod output;
 mod playground;
+mod rebuild;
 mod route;
 mod serve;
 mod settings;
@@ -111,6 +112,7 @@ impl Command {
         matches!(
             self,
             Self::Cluster(_)
+                | Self::Doctor(_)
                 | Self::Kv(_)
                 | Self::Route(_)
                 | Self::Table(_)
@@ -155,7 +157,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Ledger(ledger) => return block_on(ledger::run(ledger)),
         Command::Cluster(cluster) => return block_on(cluster::run(cluster)),
         Command::Snapshot(snapshot) => return block_on(snapshot::run(snapshot)),
-        Command::Doctor(doctor) => return doctor::run(&doctor),
+        Command::Doctor(doctor) => return block_on(doctor::run(doctor)),
         Command::Serve(settings) => block_on(serve::serve(settings.resolve()?))?,
         Command::Dev(settings) => block_on(serve::dev(settings.resolve()?))?,
         Command::Playground(playground) => block_on(playground::run(playground))?,

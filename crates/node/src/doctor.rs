@@ -342,8 +342,10 @@ impl Report {
             _ => "Replace",
         };
         format!(
-            "{first} this member while a majority of the others runs: quoin cluster remove {name}, then add it \
-             anew with an empty folder. Never start it from a copy. See {GUIDE}."
+            "{first} this member while a majority of the others runs: quoin doctor {} --rebuild --endpoints \
+             HOST:PORT,... does what quoin cluster remove {name} and adding it anew do. If it is the only member, \
+             restore a backup. See {GUIDE}.",
+            self.folder
         )
     }
 }

@@ -3,6 +3,7 @@
 use crate::harness::{Cluster, PROGRAM, SMALL};
 use crate::table::{build_base, path, quoin};
 use anyhow::{Context, Result, ensure};
+use quoin_testkit::wait_blocking;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
@@ -121,4 +122,36 @@ fn a_stopped_folder_is_told_and_every_damage_is_named() -> Result<()> {
     let (code, said) = doctor(cluster.folder(), &[])?;
     ensure!(code == Some(1) && said.contains("is no data folder"), "{code:?}: {said}");
     Ok(())
+}
+
+/// A member with a damaged log could only be replaced by four commands in the right order.
+#[test]
+fn a_damaged_member_is_replaced_by_one_command() -> Result<()> {
+    let mut cluster = Cluster::start(PROGRAM, SMALL)?;
+    let endpoints = cluster.endpoints();
+    let rebuild = |folder: &Path, more: &[&str]| {
+        doctor(folder, &[&["--rebuild", "--endpoints", &endpoints][..], more].concat())
+    };
+    quoin(&["cluster", "add", &cluster.peer_address(3), "--endpoints", &endpoints])?;
+    cluster.restart(3)?;
+    quoin(&["kv", "put", "k", "v", "--endpoints", &endpoints])?;
+    cluster.stop(3)?;
+    let folder = cluster.data_dir(3);
+    let (code, said) = rebuild(&folder, &[])?;
+    ensure!(code == Some(2) && said.contains("is damaged: start the node"), "{code:?}: {said}");
+    flip(&folder.join("log/0000000000000001.log"), 70)?;
+    let (code, said) = rebuild(&folder, &[])?;
+    ensure!(code == Some(0) && !folder.exists(), "{code:?}: {said}");
+    let aside = said.split_once("folder is now ").and_then(|(_, rest)| rest.lines().next());
+    ensure!(Path::new(aside.context("a folder")?).join("identity.json").exists(), "{said}");
+    ensure!(said.contains("--name r3") && said.contains(&cluster.peer_address(0)), "{said}");
+    cluster.restart(3)?;
+    let value = quoin(&["kv", "get", "k", "--local", "--endpoints", &cluster.client_address(3)])?;
+    ensure!(value == "v\n", "{value}");
+    wait_blocking("four members, one of them r3", || {
+        let said = quoin(&["cluster", "status", "--endpoints", &endpoints]).unwrap_or_default();
+        let found = said.matches("r3").count() == 1 && said.lines().count() == 6;
+        if found { Ok(()) } else { Err(said) }
+    })?;
+    cluster.stop_all()
 }
