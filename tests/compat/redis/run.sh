@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Clients of Redis against a cluster of three replicas: redis-py and the crate redis do what their users do, redis-benchmark runs
-# its usual cases. usage: tests/compat/redis/run.sh        QUOIN_BIN from the environment
+# its usual cases, and the same random commands are answered as a redis-server answers them. usage: tests/compat/redis/run.sh        QUOIN_BIN from the environment
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
 export QUOIN_BIN=${QUOIN_BIN:-$PWD/target/release/quoin}
 here=tests/compat/redis
 if [ -z "${CLUSTER_RESP:-}" ]; then
     as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi; }
-    command -v redis-benchmark >/dev/null && /usr/bin/python3 -c 'import redis' 2>/dev/null ||
-        { as_root apt-get -qq update && as_root apt-get -qq install -y redis-tools python3-redis; }
+    command -v redis-server >/dev/null && command -v redis-benchmark >/dev/null && /usr/bin/python3 -c 'import redis' 2>/dev/null ||
+        { as_root apt-get -qq update && as_root apt-get -qq install -y redis-tools redis-server python3-redis; }
     # Runs this script again, beside a cluster.
     exec cargo run --quiet -p quoin-testkit --bin with-cluster -- 3 "$here/run.sh"
 fi
@@ -26,4 +26,6 @@ first=${CLUSTER_RESP%% *}
 cases=$(redis-benchmark -p "${first##*:}" -t set,get,incr,mset -n 2000 -c 20 -P 8 -d 100 -q --csv)
 echo "$cases"
 [ "$(echo "$cases" | grep -cE '^"(SET|GET|INCR|MSET)')" = 4 ]
+# shellcheck disable=SC2086 # several addresses
+/usr/bin/python3 "$here/differential.py" "${CLUSTER_RESP%% *}" --commands "${DIFFERENTIAL_COMMANDS:-20000}"
 echo "redis clients: all good"

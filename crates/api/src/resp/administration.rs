@@ -2,14 +2,16 @@
 //! `commands.rs`.
 
 use super::glob;
-use super::parse::{is, wrong_count};
+use super::parse::{NO_OTHER_DATABASE, NOT_AN_INTEGER, SYNTAX, is, no_subcommand, wrong_count};
 use super::reply::{Reply, Version};
 use super::session::Session;
 use bytes::Bytes;
+use quoin_core::kv;
 use std::fmt::Write;
 
 const NO_PASSWORD: &str =
-    "ERR AUTH called without any password configured. This node has none: leave AUTH out";
+    "ERR AUTH <password> called without any password configured. This node has none: leave AUTH out";
+const NO_USER: &str = "WRONGPASS invalid username-password pair: there is no user but default";
 const BAD_NAME: &str = "ERR Client names cannot contain spaces, newlines or special characters.";
 /// Maximum bytes of a word that a connection says of itself.
 const NAME_BYTES_MAX: usize = 1 << 10;
@@ -33,14 +35,25 @@ pub(super) fn echo(_: &mut Session, args: &[Bytes]) -> Reply {
     Reply::Bulk(args[0].clone())
 }
 
+/// AUTH [user] password: every client is the user default, whose password may be any.
 pub(super) fn auth(_: &mut Session, args: &[Bytes]) -> Reply {
-    if args.len() > 2 { Reply::Error(wrong_count("auth")) } else { Reply::error(NO_PASSWORD) }
+    match args {
+        [_] => Reply::error(NO_PASSWORD),
+        [user, _] => authenticate(user).unwrap_or(Reply::OK),
+        _ => Reply::error(SYNTAX),
+    }
+}
+
+/// The error for a user who does not exist.
+fn authenticate(user: &[u8]) -> Option<Reply> {
+    (user != b"default").then(|| Reply::error(NO_USER))
 }
 
 pub(super) fn select(_: &mut Session, args: &[Bytes]) -> Reply {
-    match &args[0][..] {
-        b"0" => Reply::OK,
-        _ => Reply::error("ERR DB index is out of range: there is one database, 0"),
+    match kv::integer(&args[0]) {
+        Some(0) => Reply::OK,
+        Some(_) => Reply::error(NO_OTHER_DATABASE),
+        None => Reply::error(NOT_AN_INTEGER),
     }
 }
 
@@ -69,25 +82,42 @@ pub(super) fn wait(session: &mut Session, _: &[Bytes]) -> Reply {
     Reply::Integer(session.server.engine.raft().voters.len() as i64 / 2)
 }
 
-/// HELLO [version [AUTH user password] [SETNAME name]]
+/// HELLO [version [AUTH user password] [SETNAME name] ...]
 pub(super) fn hello(session: &mut Session, args: &[Bytes]) -> Reply {
     if args.iter().any(|word| word.len() > NAME_BYTES_MAX) {
         return Reply::error(TOO_LONG);
     }
     if let [version, options @ ..] = args {
-        let version = match &version[..] {
-            b"2" => Version::Resp2,
-            b"3" => Version::Resp3,
-            _ => return Reply::error("NOPROTO unsupported protocol version: this node speaks 2 and 3"),
+        let version = match kv::integer(version) {
+            Some(2) => Version::Resp2,
+            Some(3) => Version::Resp3,
+            Some(_) => return Reply::error("NOPROTO unsupported protocol version: this node speaks 2 and 3"),
+            None => return Reply::error("ERR Protocol version is not an integer or out of range"),
         };
-        match options {
-            [] => {}
-            [word, name] if is(word, "setname") && is_name(name) => {
-                session.name = Bytes::copy_from_slice(name)
+        let (mut name, mut options) = (None, options);
+        // Nothing is changed before all of it is read.
+        loop {
+            options = match options {
+                [] => break,
+                [word, user, _, rest @ ..] if is(word, "auth") => match authenticate(user) {
+                    Some(problem) => return problem,
+                    None => rest,
+                },
+                [word, given, rest @ ..] if is(word, "setname") => {
+                    if !is_name(given) {
+                        return Reply::error(BAD_NAME);
+                    }
+                    name = Some(given);
+                    rest
+                }
+                [word, ..] => {
+                    let text = format!("ERR Syntax error in HELLO option '{}'", word.escape_ascii());
+                    return Reply::Error(text);
+                }
             }
-            [word, _] if is(word, "setname") => return Reply::error(BAD_NAME),
-            [word, ..] if is(word, "auth") => return Reply::error(NO_PASSWORD),
-            _ => return Reply::error("ERR syntax error in HELLO"),
+        }
+        if let Some(name) = name {
+            session.name = Bytes::copy_from_slice(name);
         }
         session.version = version;
     }
@@ -106,7 +136,10 @@ fn is_name(name: &[u8]) -> bool {
     name.iter().all(u8::is_ascii_graphic)
 }
 
-/// CLIENT ID | GETNAME | SETNAME name | SETINFO LIB-NAME name | SETINFO LIB-VER version | INFO
+const CLIENT_SUBCOMMANDS: &str = "ID, SETNAME, GETNAME, SETINFO, INFO, NO-EVICT and NO-TOUCH";
+
+/// CLIENT ID | GETNAME | SETNAME name | SETINFO LIB-NAME name | SETINFO LIB-VER version | INFO | NO-EVICT ON|OFF |
+/// NO-TOUCH ON|OFF
 pub(super) fn client(session: &mut Session, args: &[Bytes]) -> Reply {
     if args.iter().any(|word| word.len() > NAME_BYTES_MAX) {
         return Reply::error(TOO_LONG);
@@ -138,11 +171,10 @@ pub(super) fn client(session: &mut Session, args: &[Bytes]) -> Reply {
             session.library.1.escape_ascii(),
             session.version.number(),
         )),
-        (sub, _) => Reply::Error(format!(
-            "ERR unknown subcommand or wrong number of arguments for 'client {}': \
-             there are ID, SETNAME, GETNAME, SETINFO and INFO",
-            sub.escape_ascii()
-        )),
+        // Nothing is evicted here, and no key knows when it was last used.
+        (b"no-evict" | b"no-touch", [word]) if is(word, "on") || is(word, "off") => Reply::OK,
+        (b"no-evict" | b"no-touch", [_]) => Reply::error(SYNTAX),
+        (sub, _) => Reply::Error(no_subcommand("client", sub, CLIENT_SUBCOMMANDS)),
     }
 }
 

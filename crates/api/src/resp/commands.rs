@@ -5,10 +5,11 @@
 use super::keys::Run;
 use super::lookup::Lookup;
 use super::parse::is;
+use super::queue::Queued;
 use super::reply::Reply;
 use super::request::Arguments;
 use super::session::Session;
-use super::{administration, expiry, keyspace, scan, strings, subscribe, table, transaction};
+use super::{administration, expiry, flush, keyspace, scan, strings, subscribe, table, transaction};
 use crate::error::Error;
 use Action::*;
 use Flag::*;
@@ -47,7 +48,7 @@ pub(super) enum Action {
     Counts(Run, fn(&[Bytes]) -> Option<i64>),
     /// It looks up many keys of a table.
     LooksUp(Lookup),
-    /// It works on the connection's state, at once.
+    /// It works on the connection's state. MULTI queues it, unless it is [`Flag::AtOnce`].
     Answers(fn(&mut Session, &[Bytes]) -> Reply),
     /// It waits for the engine.
     Waits(for<'a> fn(&'a mut Session, &'a [Bytes]) -> Waiting<'a>),
@@ -63,6 +64,8 @@ pub(super) enum Flag {
     PubSub,
     /// It is refused within MULTI.
     NoMulti,
+    /// It is not queued by MULTI. Redis has no name for it.
+    AtOnce,
     /// RESP2 allows it while there are subscriptions. Redis has no name for it.
     WhileListening,
 }
@@ -74,7 +77,7 @@ impl Flag {
             Write => Some("write"),
             PubSub => Some("pubsub"),
             NoMulti => Some("no_multi"),
-            WhileListening => None,
+            AtOnce | WhileListening => None,
         }
     }
 }
@@ -121,13 +124,16 @@ const fn row(group: Group, name: &'static str, arity: i32, action: Action, summa
 }
 
 const READS_ALL: &[Flag] = &[ReadOnly, NoMulti];
-const WRITES_TABLE: &[Flag] = &[Write, NoMulti];
+const WRITES_ALL: &[Flag] = &[Write, NoMulti];
 const LISTENS: &[Flag] = &[PubSub, WhileListening];
 const ALWAYS: &[Flag] = &[WhileListening];
+const AT_ONCE: &[Flag] = &[AtOnce];
+const ALWAYS_AT_ONCE: &[Flag] = &[WhileListening, AtOnce];
 
 const NONE: Keys = Keys(0, 0, 0);
 const ONE: Keys = Keys(1, 1, 1);
 const TWO: Keys = Keys(1, 2, 1);
+const SECOND: Keys = Keys(2, 2, 1);
 const ALL: Keys = Keys(1, -1, 1);
 const PAIRS: Keys = Keys(1, -1, 2);
 
@@ -184,6 +190,10 @@ pub(super) static COMMANDS: &[Command] = &[
     row(Keyspace, "scan", -2, waits!(scan::scan), "Returns some of all keys and a cursor.").flags(READS_ALL),
     row(Keyspace, "keys", 2, waits!(scan::keys), "Returns the keys that match a pattern.").flags(READS_ALL),
     row(Keyspace, "dbsize", 1, waits!(scan::dbsize), "Counts all keys.").flags(READS_ALL),
+    row(Keyspace, "flushdb", -1, waits!(flush::flush), "Deletes all keys.").flags(WRITES_ALL),
+    row(Keyspace, "flushall", -1, waits!(flush::flush), "Deletes all keys.").flags(WRITES_ALL),
+    row(Keyspace, "object", -2, Reads(keyspace::object), "Describes how a value is kept.").keys(SECOND),
+    row(Keyspace, "memory", -2, Reads(keyspace::memory), "Returns the bytes of a key.").keys(SECOND),
     row(Keyspace, "randomkey", 1, waits!(scan::randomkey), "Returns a random key.").flags(READS_ALL),
     row(TimeToLive, "expire", -3, Writes(expiry::expire), "Sets a key's seconds to live."),
     row(TimeToLive, "pexpire", -3, Writes(expiry::pexpire), "Sets a key's milliseconds to live."),
@@ -194,9 +204,10 @@ pub(super) static COMMANDS: &[Command] = &[
     row(TimeToLive, "expiretime", 2, Reads(expiry::expiretime), "Returns the Unix second of expiry."),
     row(TimeToLive, "pexpiretime", 2, Reads(expiry::pexpiretime), "Returns the Unix millisecond of expiry."),
     row(TimeToLive, "persist", 2, Writes(expiry::persist), "Removes a key's time to live."),
-    row(Transactions, "multi", 1, Answers(transaction::multi), "Begins a transaction."),
+    row(Transactions, "multi", 1, Answers(transaction::multi), "Begins a transaction.").flags(AT_ONCE),
     row(Transactions, "exec", 1, waits!(transaction::exec), "Runs the queued commands as one transaction."),
-    row(Transactions, "discard", 1, Answers(transaction::discard), "Drops the queued commands."),
+    row(Transactions, "discard", 1, Answers(transaction::discard), "Drops the queued commands.")
+        .flags(AT_ONCE),
     row(Transactions, "watch", -2, waits!(transaction::watch), "Makes EXEC depend on keys.").keys(ALL),
     row(Transactions, "unwatch", 1, Answers(transaction::unwatch), "Forgets what WATCH named."),
     row(Notices, "subscribe", -2, Answers(subscribe::subscribe), "Listens to channels.").flags(LISTENS),
@@ -205,22 +216,31 @@ pub(super) static COMMANDS: &[Command] = &[
     row(Notices, "punsubscribe", -1, Answers(subscribe::punsubscribe), "Ends subscriptions.").flags(LISTENS),
     row(Tables, "table.mget", -3, LooksUp(Lookup::Decimal), "Returns the values of a table's keys."),
     row(Tables, "table.lookup", 3, LooksUp(Lookup::Blob), "Returns the values of a table's keys, in binary."),
-    row(Tables, "table.set", -4, waits!(table::set), "Changes values of a table.").flags(WRITES_TABLE),
-    row(Tables, "table.del", -3, waits!(table::del), "Deletes keys of a table.").flags(WRITES_TABLE),
+    row(Tables, "table.set", -4, waits!(table::set), "Changes values of a table.").flags(WRITES_ALL),
+    row(Tables, "table.del", -3, waits!(table::del), "Deletes keys of a table.").flags(WRITES_ALL),
     row(Tables, "table.list", 1, waits!(table::list), "Returns the names of all tables.").flags(READS_ALL),
     row(Tables, "table.info", 2, waits!(table::info), "Returns the versions of a table.").flags(READS_ALL),
     row(Connection, "ping", -1, Answers(administration::ping), "Returns PONG or its argument.").flags(ALWAYS),
     row(Connection, "echo", 2, Answers(administration::echo), "Returns its argument."),
     row(Connection, "hello", -1, Answers(administration::hello), "Chooses the version of the protocol."),
-    row(Connection, "auth", -2, Answers(administration::auth), "Is refused: there is no password."),
+    row(
+        Connection,
+        "auth",
+        -2,
+        Answers(administration::auth),
+        "Is accepted for the user default, and no other.",
+    ),
     row(Connection, "select", 2, Answers(administration::select), "Chooses database 0, the only one."),
     row(Connection, "client", -2, Answers(administration::client), "Names the connection, and describes it."),
     row(Connection, "readonly", 1, Answers(administration::readonly), "Lets reads see an older state."),
     row(Connection, "readwrite", 1, Answers(administration::readwrite), "Makes reads see the newest state."),
-    row(Connection, "reset", 1, Answers(administration::reset), "Makes the connection as new.").flags(ALWAYS),
-    row(Connection, "quit", -1, Answers(administration::quit), "Closes the connection.").flags(ALWAYS),
+    row(Connection, "reset", 1, Answers(administration::reset), "Makes the connection as new.")
+        .flags(ALWAYS_AT_ONCE),
+    row(Connection, "quit", -1, Answers(administration::quit), "Closes the connection.")
+        .flags(ALWAYS_AT_ONCE),
     row(Node, "command", -1, Answers(command), "Describes commands."),
     row(Node, "config", -2, Answers(administration::config), "Returns settings."),
+    row(Node, "time", 1, Reads(keyspace::time), "Returns the cluster's time.").keys(NONE),
     row(Node, "info", -1, Answers(administration::info), "Describes the node."),
     row(Node, "wait", 3, Answers(administration::wait), "Returns how many other replicas have each write."),
 ];
@@ -294,14 +314,16 @@ impl Command {
         if step == 0 {
             return 0;
         }
-        let last = if last < 0 { args.len() as i64 + last } else { last };
+        let end = args.len() as i64;
+        let last = if last < 0 { end + last } else { last.min(end - 1) };
         (first..=last).step_by(step as usize).map(|at| args.get(at as usize).len()).max().unwrap_or(0)
     }
 
-    /// The function that EXEC runs, for a command that MULTI queues.
-    pub(super) fn run_by_exec(&self) -> Option<Run> {
+    /// What EXEC does, for a command that MULTI queues.
+    pub(super) fn queued(&self) -> Option<Queued> {
         match self.action {
-            Reads(run) | Writes(run) | Counts(run, _) => Some(run),
+            Reads(run) | Writes(run) | Counts(run, _) => Some(Queued::Keys(run)),
+            Answers(run) if !self.has(AtOnce) => Some(Queued::Connection(run)),
             LooksUp(_) | Answers(_) | Waits(_) => None,
         }
     }
@@ -320,7 +342,52 @@ impl Command {
             Reply::Integer(first),
             Reply::Integer(last),
             Reply::Integer(step),
+            Reply::Array(self.categories().map(Reply::Simple).collect()),
+            // Hints for proxies.
+            Reply::Array(Vec::new()),
+            Reply::Array(self.key_specification().into_iter().collect()),
+            // Subcommands.
+            Reply::Array(Vec::new()),
         ])
+    }
+
+    /// Redis's categories of permissions that fit.
+    fn categories(&self) -> impl Iterator<Item = &'static str> {
+        let group = match self.group {
+            Strings | Numbers => "@string",
+            Keyspace | TimeToLive => "@keyspace",
+            Transactions => "@transaction",
+            Notices => "@pubsub",
+            Tables => "@table",
+            Connection => "@connection",
+            Node => "@admin",
+        };
+        let access = [(ReadOnly, "@read"), (Write, "@write")];
+        access.into_iter().filter(|(flag, _)| self.has(*flag)).map(|(_, name)| name).chain([group])
+    }
+
+    /// Where its keys are, in the words that Redis has for it since 7.
+    fn key_specification(&self) -> Option<Reply> {
+        let Keys(first, last, step) = self.keys;
+        let map = |pairs: Vec<(&'static str, Reply)>| {
+            Reply::Map(pairs.into_iter().map(|(name, value)| (Reply::text(name), value)).collect())
+        };
+        let access = if self.has(Write) { "RW" } else { "RO" };
+        let begin = vec![("index", Reply::Integer(first))];
+        let find = vec![
+            // Counted from the first key, or from the end.
+            ("lastkey", Reply::Integer(if last < 0 { last } else { last - first })),
+            ("keystep", Reply::Integer(step)),
+            ("limit", Reply::Integer(0)),
+        ];
+        let search = |kind, spec| map(vec![("type", Reply::text(kind)), ("spec", map(spec))]);
+        (step > 0).then(|| {
+            map(vec![
+                ("flags", Reply::Array(vec![Reply::Simple(access)])),
+                ("begin_search", search("index", begin)),
+                ("find_keys", search("range", find)),
+            ])
+        })
     }
 
     fn document(&self) -> (Reply, Reply) {

@@ -8,11 +8,11 @@
 use super::commands::{Action, Command, Flag};
 use super::keys::{Failed, Keys, Problem, Run, replied};
 use super::lookup::Lookup;
-use super::parse::wrong_count;
+use super::parse::{is, wrong_count};
 use super::reply::Reply;
 use super::request::{Arguments, Parser, Requests};
 use super::session::Session;
-use super::transaction::{atomically, failed, is_long};
+use super::transaction::{abort, atomically, failed, is_long};
 use crate::Life;
 use crate::commands::{check_key_length, in_place};
 use crate::error::{Error, Known};
@@ -136,12 +136,19 @@ fn untaken() -> io::Error {
 
 async fn request(session: &mut Session, args: Arguments<'_>) {
     let Some(command) = Command::find(args.get(0)) else {
+        if is_http(args.get(0)) {
+            session.server.engine.metrics().client_garbage.inc();
+            session.closing = true;
+            return refuse(session, "ERR this port speaks Redis's protocol, not HTTP".into()).await;
+        }
         let name = &args.get(0)[..args.get(0).len().min(QUOTED_BYTES_MAX)];
         let text = format!("ERR unknown command '{}': COMMAND lists those that exist", name.escape_ascii());
         return refuse(session, text).await;
     };
     if !command.takes(args.len()) {
-        return refuse(session, wrong_count(command.name)).await;
+        let text = wrong_count(command.name);
+        let text = if command.name == "exec" { abort(session, &text) } else { text };
+        return refuse(session, text).await;
     }
     if let Err(error) = check_key_length(command.longest_key(args), session.server.engine.limits()) {
         return refuse(session, error.resp()).await;
@@ -152,8 +159,8 @@ async fn request(session: &mut Session, args: Arguments<'_>) {
     if session.queue.is_some() && command.has(Flag::NoMulti) {
         return refuse(session, format!("ERR '{}' is not supported within MULTI", command.name)).await;
     }
-    if let (Some(queue), Some(run)) = (&mut session.queue, command.run_by_exec()) {
-        return match queue.push(run, args) {
+    if let (Some(queue), Some(queued)) = (&mut session.queue, command.queued()) {
+        return match queue.push(queued, args) {
             Ok(()) => session.reply(&Reply::Simple("QUEUED")),
             Err(text) => refuse(session, text).await,
         };
@@ -172,12 +179,12 @@ async fn request(session: &mut Session, args: Arguments<'_>) {
         Action::Answers(run) => {
             session.write_pending().await;
             let reply = run(session, &args.to_bytes()[1..]);
-            reply_at_once(session, &reply);
+            session.reply(&reply);
         }
         Action::Waits(run) => {
             session.write_pending().await;
             let reply = run(session, &args.to_bytes()[1..]).await;
-            reply_at_once(session, &reply.unwrap_or_else(|error| Reply::Error(error.resp())));
+            session.reply(&reply.unwrap_or_else(|error| Reply::Error(error.resp())));
         }
     }
 }
@@ -189,6 +196,12 @@ async fn refuse(session: &mut Session, text: String) {
         queue.spoil();
     }
     session.reply(&Reply::Error(text));
+}
+
+/// Whether a line is one of HTTP's: a page in a browser could otherwise have a node on its machine run the lines
+/// of a form as commands.
+fn is_http(name: &[u8]) -> bool {
+    is(name, "post") || is(name, "host:")
 }
 
 async fn read(session: &mut Session, run: Run, args: &[Bytes]) {
@@ -229,14 +242,6 @@ async fn look_up(session: &mut Session, lookup: Lookup, args: Arguments<'_>) {
     if let Err(error) = session.look_up(lookup, args).await {
         session.reply(&Reply::Error(error.resp()));
     }
-}
-
-/// Replies to a command that MULTI does not queue; its error spoils a transaction, too.
-fn reply_at_once(session: &mut Session, reply: &Reply) {
-    if let (Reply::Error(_), Some(queue)) = (reply, &mut session.queue) {
-        queue.spoil();
-    }
-    session.reply(reply);
 }
 
 fn only_subscriptions(name: &str) -> String {

@@ -3,49 +3,84 @@
 //!
 //! [`Sight::is_alive`]: super::keys::Sight::is_alive
 
-use super::keys::{Expiry, Keys, Outcome};
-use super::parse::{SYNTAX, integer, is, refuse};
+use super::keys::{Expiry, Keys, Outcome, Problem};
+use super::parse::{integer, invalid_expiry, is, refuse};
 use super::reply::Reply;
 use bytes::Bytes;
 
 pub(super) fn expire(args: &[Bytes], keys: &mut Keys<'_>) -> Outcome {
-    set(args, keys, 1000, false)
+    set(args, keys, "expire", 1000, false)
 }
 
 pub(super) fn pexpire(args: &[Bytes], keys: &mut Keys<'_>) -> Outcome {
-    set(args, keys, 1, false)
+    set(args, keys, "pexpire", 1, false)
 }
 
 pub(super) fn expireat(args: &[Bytes], keys: &mut Keys<'_>) -> Outcome {
-    set(args, keys, 1000, true)
+    set(args, keys, "expireat", 1000, true)
 }
 
 pub(super) fn pexpireat(args: &[Bytes], keys: &mut Keys<'_>) -> Outcome {
-    set(args, keys, 1, true)
+    set(args, keys, "pexpireat", 1, true)
+}
+
+/// Under which conditions a time to live is set.
+#[derive(Default)]
+struct Conditions {
+    absent: bool,
+    present: bool,
+    later: bool,
+    earlier: bool,
+}
+
+impl Conditions {
+    fn of(words: &[Bytes]) -> Result<Self, Problem> {
+        let mut found = Self::default();
+        for word in words {
+            match () {
+                () if is(word, "nx") => found.absent = true,
+                () if is(word, "xx") => found.present = true,
+                () if is(word, "gt") => found.later = true,
+                () if is(word, "lt") => found.earlier = true,
+                () => return refuse(format!("ERR Unsupported option {}", word.escape_ascii())),
+            }
+        }
+        if found.absent && (found.present || found.later || found.earlier) {
+            return refuse("ERR NX and XX, GT or LT options at the same time are not compatible");
+        }
+        if found.later && found.earlier {
+            return refuse("ERR GT and LT options at the same time are not compatible");
+        }
+        Ok(found)
+    }
+
+    /// Whether they hold for a key that ends at `before`, or never, and is to end `at`.
+    fn hold(&self, before: Option<u64>, at: i64) -> bool {
+        let end = before.map_or(i64::MAX, |before| i64::try_from(before).unwrap_or(i64::MAX));
+        // A key without a time to live never ends: no time is later.
+        let later = before.is_some() && at > end;
+        let earlier = before.is_none() || at < end;
+        !(self.absent && before.is_some())
+            && !(self.present && before.is_none())
+            && !(self.later && !later)
+            && !(self.earlier && !earlier)
+    }
 }
 
 /// key number [NX | XX | GT | LT]
-fn set(args: &[Bytes], keys: &mut Keys<'_>, unit_ms: i64, absolute: bool) -> Outcome {
-    let Some(ms) = integer(&args[1])?.checked_mul(unit_ms) else { return refuse("ERR invalid expire time") };
+fn set(args: &[Bytes], keys: &mut Keys<'_>, command: &str, unit_ms: i64, absolute: bool) -> Outcome {
+    let conditions = Conditions::of(&args[2..])?;
     let now = keys.now()?;
-    let at = if absolute { ms } else { ms.saturating_add_unsigned(now) };
+    let ms = integer(&args[1])?.checked_mul(unit_ms);
+    let at = ms.and_then(|ms| if absolute { Some(ms) } else { ms.checked_add_unsigned(now) });
+    let (Some(ms), Some(at)) = (ms, at) else { return refuse(invalid_expiry(command)) };
     let Some(entry) = keys.get(&args[0])? else { return Ok(Reply::Integer(0)) };
-    let before = entry.expires_at.map_or(i64::MAX, |at| i64::try_from(at).unwrap_or(i64::MAX));
-    let holds = match &args[2..] {
-        [] => true,
-        [word] if is(word, "nx") => entry.expires_at.is_none(),
-        [word] if is(word, "xx") => entry.expires_at.is_some(),
-        [word] if is(word, "gt") => at > before,
-        [word] if is(word, "lt") => at < before,
-        [word] => return refuse(format!("ERR Unsupported option {}", word.escape_ascii())),
-        _ => return refuse(SYNTAX),
-    };
-    if !holds {
+    if !conditions.hold(entry.expires_at, at) {
         return Ok(Reply::Integer(0));
     }
     match u64::try_from(at).ok().filter(|at| *at > now) {
         // From the stamp on, which is not quite now.
-        Some(_) if !absolute => keys.expire(args[0].clone(), Expiry::In(ms as u64)),
+        Some(_) if !absolute => keys.expire(args[0].clone(), Expiry::In(ms.unsigned_abs())),
         Some(at) => keys.expire(args[0].clone(), Expiry::At(at)),
         // In the past: the key is deleted at once.
         None => keys.delete(args[0].clone()),
@@ -62,7 +97,7 @@ pub(super) fn persist(args: &[Bytes], keys: &mut Keys<'_>) -> Outcome {
 }
 
 pub(super) fn ttl(args: &[Bytes], keys: &mut Keys<'_>) -> Outcome {
-    show(args, keys, |at, now| at.saturating_sub(now).div_ceil(1000))
+    show(args, keys, |at, now| seconds(at.saturating_sub(now)))
 }
 
 pub(super) fn pttl(args: &[Bytes], keys: &mut Keys<'_>) -> Outcome {
@@ -70,11 +105,16 @@ pub(super) fn pttl(args: &[Bytes], keys: &mut Keys<'_>) -> Outcome {
 }
 
 pub(super) fn expiretime(args: &[Bytes], keys: &mut Keys<'_>) -> Outcome {
-    show(args, keys, |at, _| at / 1000)
+    show(args, keys, |at, _| seconds(at))
 }
 
 pub(super) fn pexpiretime(args: &[Bytes], keys: &mut Keys<'_>) -> Outcome {
     show(args, keys, |at, _| at)
+}
+
+/// The nearest whole number of seconds.
+fn seconds(ms: u64) -> u64 {
+    ms.saturating_add(500) / 1000
 }
 
 /// What `shown` makes of the key's deadline and of now; -1 for a key without a time to live, -2 for an absent

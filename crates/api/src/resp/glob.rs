@@ -57,13 +57,15 @@ fn class(pattern: &[u8], mut p: usize, byte: u8) -> Option<usize> {
     p += usize::from(negated);
     let mut found = false;
     loop {
-        match *pattern.get(p)? {
+        // One that does not end reaches to the end of the pattern.
+        let Some(&first) = pattern.get(p) else { return (found != negated).then_some(p) };
+        match first {
             b']' => return (found != negated).then_some(p + 1),
             b'\\' if p + 1 < pattern.len() => {
                 found |= pattern[p + 1] == byte;
                 p += 2;
             }
-            from if pattern.get(p + 1) == Some(&b'-') && pattern.get(p + 2).is_some_and(|to| *to != b']') => {
+            from if pattern.get(p + 1) == Some(&b'-') && p + 2 < pattern.len() => {
                 let to = pattern[p + 2];
                 found |= (from.min(to)..=from.max(to)).contains(&byte);
                 p += 3;
@@ -95,6 +97,12 @@ mod tests {
             ("*a*b*c", "xxaxxbxxc", true),
             ("*a*b*c", "xxaxxbxx", false),
             ("[", "[", false),
+            ("[^", "x", true),
+            ("[b-", "b", true),
+            ("[b-", "-", true),
+            ("[b-", "c", false),
+            ("[a-]", "_", true),
+            ("[]a]", "a", false),
             ("user:*:name", "user:1:2:name", true),
         ] {
             assert_eq!(matches(pattern.as_bytes(), text.as_bytes()), wanted, "{pattern} {text}");

@@ -14,9 +14,11 @@ mod administration;
 mod commands;
 mod connection;
 mod cursors;
+mod decimal;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(super) mod exercise;
 mod expiry;
+mod flush;
 mod glob;
 mod keys;
 mod keyspace;

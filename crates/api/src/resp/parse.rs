@@ -2,10 +2,13 @@
 
 use super::keys::{Expiry, Problem};
 use bytes::Bytes;
+use quoin_core::kv;
 
 pub(super) const SYNTAX: &str = "ERR syntax error";
+pub(super) const NO_OTHER_DATABASE: &str = "ERR DB index is out of range: there is one database, 0";
 pub(super) const NOT_AN_INTEGER: &str = "ERR value is not an integer or out of range";
-const NOT_A_FLOAT: &str = "ERR value is not a valid float";
+/// Maximum milliseconds to live: added to a time until the year 2248 they are a time that 63 bits can hold.
+pub(super) const DURATION_MS_MAX: i64 = i64::MAX - (1 << 43);
 
 /// An error that is the command's reply.
 pub(super) fn refuse<T>(text: impl Into<String>) -> Result<T, Problem> {
@@ -17,21 +20,22 @@ pub(super) fn wrong_count(command: &str) -> String {
     format!("ERR wrong number of arguments for '{command}' command")
 }
 
+/// The error for a subcommand that does not exist, or has other arguments.
+pub(super) fn no_subcommand(command: &str, given: &[u8], existing: &str) -> String {
+    let given = given.escape_ascii().to_string().to_ascii_lowercase();
+    format!(
+        "ERR unknown subcommand or wrong number of arguments for '{command} {given}': there are {existing}"
+    )
+}
+
 /// Whether `word` is the option `name`, in any case.
 pub(super) fn is(word: &[u8], name: &str) -> bool {
     word.eq_ignore_ascii_case(name.as_bytes())
 }
 
+/// An integer as INCR and all other commands take it: without blanks, a plus or needless zeros.
 pub(super) fn integer(text: &[u8]) -> Result<i64, Problem> {
-    std::str::from_utf8(text)
-        .ok()
-        .and_then(|text| text.parse().ok())
-        .ok_or_else(|| Problem::Refused(NOT_AN_INTEGER.into()))
-}
-
-pub(super) fn float(text: &[u8]) -> Result<f64, Problem> {
-    let parsed = std::str::from_utf8(text).ok().and_then(|text| text.trim().parse::<f64>().ok());
-    parsed.filter(|number| !number.is_nan()).ok_or_else(|| Problem::Refused(NOT_A_FLOAT.into()))
+    kv::integer(text).ok_or_else(|| Problem::Refused(NOT_AN_INTEGER.into()))
 }
 
 /// The time to live that SET's and GETEX's option `word` gives with the `number` after it; `None` for another
@@ -45,15 +49,21 @@ pub(super) fn expiry(word: &[u8], number: Option<&Bytes>, command: &str) -> Resu
         () => return Ok(None),
     };
     let Some(number) = number else { return refuse(SYNTAX) };
-    let ms = positive_ms(number, unit_ms, command)?;
+    let ms_max = if absolute { i64::MAX } else { DURATION_MS_MAX };
+    let ms = positive_ms(number, unit_ms, ms_max, command)?;
     Ok(Some(if absolute { Expiry::At(ms) } else { Expiry::In(ms) }))
 }
 
-/// A positive number of units, in milliseconds.
-pub(super) fn positive_ms(number: &[u8], unit_ms: u64, command: &str) -> Result<u64, Problem> {
-    u64::try_from(integer(number)?)
-        .ok()
-        .filter(|number| *number > 0)
-        .and_then(|number| number.checked_mul(unit_ms))
-        .ok_or_else(|| Problem::Refused(format!("ERR invalid expire time in '{command}' command")))
+/// A positive number of units, in milliseconds: at most `ms_max`.
+pub(super) fn positive_ms(number: &[u8], unit_ms: i64, ms_max: i64, command: &str) -> Result<u64, Problem> {
+    integer(number)?
+        .checked_mul(unit_ms)
+        .filter(|ms| (1..=ms_max).contains(ms))
+        .map(i64::unsigned_abs)
+        .ok_or_else(|| Problem::Refused(invalid_expiry(command)))
+}
+
+/// The error for a time to live that nothing can have.
+pub(super) fn invalid_expiry(command: &str) -> String {
+    format!("ERR invalid expire time in '{command}' command")
 }

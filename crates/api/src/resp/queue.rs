@@ -4,7 +4,9 @@
 //! is EXEC then. `connection.rs` bounds the bytes of all queues together.
 
 use super::keys::Run;
+use super::reply::Reply;
 use super::request::Arguments;
+use super::session::Session;
 use bytes::Bytes;
 
 /// Maximum commands in a transaction.
@@ -14,10 +16,19 @@ const BYTES_MAX: usize = 64 << 20;
 /// What an argument costs besides its bytes.
 const ARGUMENT_BYTES: usize = 64;
 
+/// What EXEC does for a queued command.
+#[derive(Clone, Copy)]
+pub(super) enum Queued {
+    /// It reads or writes keys: a part of the transaction.
+    Keys(Run),
+    /// It works on the connection's state, once the transaction is done.
+    Connection(fn(&mut Session, &[Bytes]) -> Reply),
+}
+
 /// The commands of a transaction.
 #[derive(Default)]
 pub(super) struct Queue {
-    commands: Vec<(Run, Vec<Bytes>)>,
+    commands: Vec<(Queued, Vec<Bytes>)>,
     bytes: usize,
     spoiled: bool,
 }
@@ -27,7 +38,7 @@ impl Queue {
     ///
     /// # Errors
     /// The queue is full, says the text.
-    pub(super) fn push(&mut self, run: Run, args: Arguments<'_>) -> Result<(), String> {
+    pub(super) fn push(&mut self, queued: Queued, args: Arguments<'_>) -> Result<(), String> {
         // After an error nothing of it is done: nothing need be kept.
         if self.spoiled {
             return Ok(());
@@ -39,7 +50,7 @@ impl Queue {
         if self.bytes > BYTES_MAX {
             return Err(format!("ERR more than {BYTES_MAX} bytes in a transaction"));
         }
-        self.commands.push((run, args.copied()));
+        self.commands.push((queued, args.copied()));
         Ok(())
     }
 
@@ -54,7 +65,7 @@ impl Queue {
     }
 
     /// The commands, in order, each with its arguments; `None` after an error.
-    pub(super) fn into_commands(self) -> Option<Vec<(Run, Vec<Bytes>)>> {
+    pub(super) fn into_commands(self) -> Option<Vec<(Queued, Vec<Bytes>)>> {
         (!self.spoiled).then_some(self.commands)
     }
 }

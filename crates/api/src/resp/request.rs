@@ -172,7 +172,11 @@ impl Parser {
     }
 
     /// Parses on; true once a request is complete.
-    fn request(&mut self, buffer: &[u8], arguments: &mut Vec<Range<usize>>) -> Result<bool, ProtocolError> {
+    fn request(
+        &mut self,
+        buffer: &mut [u8],
+        arguments: &mut Vec<Range<usize>>,
+    ) -> Result<bool, ProtocolError> {
         loop {
             if self.awaited > 0 {
                 if !self.argument(buffer, arguments)? {
@@ -282,24 +286,67 @@ fn number(text: &[u8]) -> Option<i64> {
     Some(if digits.len() < text.len() { -number } else { number })
 }
 
-/// Finds the words of a request that a person typed; words with blanks stand in quotes.
-fn words(buffer: &[u8], line: Range<usize>, places: &mut Vec<Range<usize>>) -> Result<(), ProtocolError> {
+/// Finds the words of a request that a person typed. Words with blanks stand in quotes; what stands for other
+/// bytes there is replaced in place.
+fn words(buffer: &mut [u8], line: Range<usize>, places: &mut Vec<Range<usize>>) -> Result<(), ProtocolError> {
     let mut at = line.start;
     loop {
         let rest = &buffer[at..line.end];
         at += rest.len() - rest.trim_ascii_start().len();
-        let rest = &buffer[at..line.end];
-        let Some(&first) = rest.first() else { return Ok(()) };
-        if matches!(first, b'"' | b'\'') {
-            let Some(length) = rest[1..].iter().position(|byte| *byte == first) else {
-                return wrong("unbalanced quotes in request");
-            };
-            places.push(at + 1..at + 1 + length);
-            at += length + 2;
-        } else {
-            let length = rest.iter().position(u8::is_ascii_whitespace).unwrap_or(rest.len());
-            places.push(at..at + length);
-            at += length;
+        if at == line.end {
+            return Ok(());
         }
+        let rest = &mut buffer[at..line.end];
+        let (bytes, taken) = word(rest)?;
+        places.push(at..at + bytes);
+        at += taken;
+    }
+}
+
+/// Reads a word at the beginning of a line and leaves its bytes there. Returns how many these are, and how many
+/// the word took.
+fn word(line: &mut [u8]) -> Result<(usize, usize), ProtocolError> {
+    const UNBALANCED: &str = "unbalanced quotes in request";
+    let (mut at, mut bytes, mut quote) = (0, 0, None);
+    while let Some(&byte) = line.get(at) {
+        let (kept, taken) = match (quote, byte) {
+            (None, _) if byte.is_ascii_whitespace() => return Ok((bytes, at)),
+            (None, b'"' | b'\'') => {
+                quote = Some(byte);
+                (None, 1)
+            }
+            (Some(open), _) if byte == open => {
+                // Only a blank may follow.
+                let ends = line.get(at + 1).is_none_or(u8::is_ascii_whitespace);
+                return if ends { Ok((bytes, at + 1)) } else { wrong(UNBALANCED) };
+            }
+            (Some(b'"'), b'\\') => escaped(&line[at..]),
+            (Some(b'\''), b'\\') if line.get(at + 1) == Some(&b'\'') => (Some(b'\''), 2),
+            _ => (Some(byte), 1),
+        };
+        if let Some(kept) = kept {
+            line[bytes] = kept;
+            bytes += 1;
+        }
+        at += taken;
+    }
+    if quote.is_some() { wrong(UNBALANCED) } else { Ok((bytes, at)) }
+}
+
+/// The byte that `\n`, `\xff` and the like stand for, and how many bytes they take.
+fn escaped(text: &[u8]) -> (Option<u8>, usize) {
+    let digit = |at: usize| text.get(at).and_then(|byte| char::from(*byte).to_digit(16));
+    match text.get(1) {
+        Some(b'x') => match (digit(2), digit(3)) {
+            (Some(high), Some(low)) => (Some((high * 16 + low) as u8), 4),
+            _ => (Some(b'x'), 2),
+        },
+        Some(b'n') => (Some(b'\n'), 2),
+        Some(b'r') => (Some(b'\r'), 2),
+        Some(b't') => (Some(b'\t'), 2),
+        Some(b'b') => (Some(8), 2),
+        Some(b'a') => (Some(7), 2),
+        Some(other) => (Some(*other), 2),
+        None => (Some(b'\\'), 1),
     }
 }

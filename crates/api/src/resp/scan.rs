@@ -18,11 +18,13 @@ use quoin_engine::{Engine, ReadView};
 /// What a key in a reply costs besides its bytes.
 const KEY_OVERHEAD_BYTES: usize = 64;
 /// Maximum keys of a piece.
-const PIECE: i64 = 1_000;
+pub(super) const PIECE: i64 = 1_000;
+/// From how many keys after a random place one is chosen.
+const NEAR: i64 = 100;
 
 /// The keys with `prefix` that are larger than `after`, without their values: at most `limit`, and possibly
 /// fewer with more to come.
-async fn piece(
+pub(super) async fn piece(
     engine: &Engine,
     view: &ReadView,
     after: Option<&[u8]>,
@@ -140,22 +142,67 @@ pub(super) async fn dbsize(session: &mut Session, _: &[Bytes]) -> Result<Reply, 
     Ok(Reply::Integer(count.await?))
 }
 
-/// RANDOMKEY: the first key after a random place. A key with a large gap before it is more likely.
+/// RANDOMKEY. Among few keys each is as likely as the others; among many it is one of those after a random place
+/// between the smallest and the largest, so keys that stand close together are less likely.
 pub(super) async fn randomkey(session: &mut Session, _: &[Bytes]) -> Result<Reply, Error> {
-    let place: [u8; 8] = rand::random();
     let sight = session.sight().await?.clone();
-    for begin in [Some(Bytes::copy_from_slice(&place)), None] {
-        let mut after = begin;
-        loop {
-            let piece = piece(&session.server.engine, &sight.view, after.as_deref(), b"", PIECE).await?;
-            after = piece.kvs.last().map(|kv| kv.key.clone());
-            if let Some(kv) = piece.kvs.into_iter().find(|kv| sight.is_alive(deadline(kv))) {
-                return Ok(Reply::Bulk(kv.key));
-            }
-            if !piece.more {
-                break;
-            }
+    let engine = &session.server.engine;
+    let alive = |kv: &KeyValue| sight.is_alive(deadline(kv));
+    let mut first = piece(engine, &sight.view, None, b"", PIECE).await?;
+    if let (true, Some(smallest)) = (first.more, first.kvs.first()) {
+        let view = sight.view.clone();
+        let largest = commands::long_read(move || kv::largest(view.view())).await?.unwrap_or_default();
+        let place = place_between(&smallest.key, &largest);
+        let near = piece(engine, &sight.view, Some(&place), b"", NEAR).await?;
+        if let Some(key) = one_of(near.kvs.into_iter().filter(alive).collect()) {
+            return Ok(Reply::Bulk(key));
         }
     }
-    Ok(Reply::Null)
+    loop {
+        let after = first.kvs.last().map(|kv| kv.key.clone());
+        if let Some(key) = one_of(first.kvs.into_iter().filter(alive).collect()) {
+            return Ok(Reply::Bulk(key));
+        }
+        if !first.more {
+            return Ok(Reply::Null);
+        }
+        first = piece(engine, &sight.view, after.as_deref(), b"", PIECE).await?;
+    }
+}
+
+fn one_of(mut kvs: Vec<KeyValue>) -> Option<Bytes> {
+    let at = rand::random_range(0..kvs.len().max(1));
+    (!kvs.is_empty()).then(|| kvs.swap_remove(at).key)
+}
+
+/// A random place from `low` up to `high`, by the first eight bytes in which they differ.
+fn place_between(low: &[u8], high: &[u8]) -> Vec<u8> {
+    let common = low.iter().zip(high).take_while(|(a, b)| a == b).count();
+    let number = |key: &[u8]| {
+        let mut bytes = [0; 8];
+        let rest = &key[common..];
+        let length = rest.len().min(8);
+        bytes[..length].copy_from_slice(&rest[..length]);
+        u64::from_be_bytes(bytes)
+    };
+    let place = rand::random_range(number(low)..=number(high).max(number(low)));
+    [&low[..common], &place.to_be_bytes()].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_random_place_lies_between_two_keys_and_anywhere_there() {
+        let mut tens = [0; 10];
+        for _ in 0..1000 {
+            let place = place_between(b"user:10", b"user:99");
+            assert!((&b"user:10"[..]..=&b"user:99\0\0\0\0\0\0\0"[..]).contains(&&place[..]), "{place:?}");
+            tens[usize::from(place[5] - b'0')] += 1;
+        }
+        assert!(tens[1..].iter().all(|places| *places > 0), "{tens:?}");
+        assert_eq!(place_between(b"a", b"a"), b"a\0\0\0\0\0\0\0\0");
+        assert!(place_between(b"", b"\xff") <= vec![0xff, 0, 0, 0, 0, 0, 0, 0]);
+    }
 }

@@ -1,7 +1,8 @@
 //! Strings and numbers: GET, SET, INCR and their kin.
 
+use super::decimal::Decimal;
 use super::keys::{Entry, Expiry, Keys, Outcome, Problem};
-use super::parse::{SYNTAX, expiry, float, integer, is, positive_ms, refuse, wrong_count};
+use super::parse::{DURATION_MS_MAX, SYNTAX, expiry, integer, is, positive_ms, refuse, wrong_count};
 use super::reply::Reply;
 use bytes::Bytes;
 use quoin_core::limits::REQUEST_BYTES_MAX;
@@ -102,8 +103,8 @@ pub(super) fn psetex(args: &[Bytes], keys: &mut Keys<'_>) -> Outcome {
     set_with_ttl(args, keys, 1, "psetex")
 }
 
-fn set_with_ttl(args: &[Bytes], keys: &mut Keys<'_>, unit_ms: u64, command: &str) -> Outcome {
-    let ttl = Expiry::In(positive_ms(&args[1], unit_ms, command)?);
+fn set_with_ttl(args: &[Bytes], keys: &mut Keys<'_>, unit_ms: i64, command: &str) -> Outcome {
+    let ttl = Expiry::In(positive_ms(&args[1], unit_ms, DURATION_MS_MAX, command)?);
     keys.put(args[0].clone(), args[2].clone(), ttl)?;
     Ok(Reply::OK)
 }
@@ -126,16 +127,20 @@ pub(super) fn getdel(args: &[Bytes], keys: &mut Keys<'_>) -> Outcome {
 pub(super) fn getex(args: &[Bytes], keys: &mut Keys<'_>) -> Outcome {
     let ttl = match &args[1..] {
         [] => None,
-        [word] if is(word, "persist") => Some(Expiry::Never),
-        [word, number] => match expiry(word, Some(number), "getex")? {
+        [word] if is(word, "persist") => Some(Ok(Expiry::Never)),
+        [word, number] => match expiry(word, Some(number), "getex").transpose() {
             Some(ttl) => Some(ttl),
             None => return refuse(SYNTAX),
         },
         _ => return refuse(SYNTAX),
     };
     let entry = keys.get(&args[0])?;
-    if let (Some(_), Some(ttl)) = (&entry, ttl) {
-        keys.expire(args[0].clone(), ttl);
+    if let (Some(Entry { expires_at, .. }), Some(ttl)) = (&entry, ttl) {
+        // Of an absent key the number is not looked at; one that ends never is written no more.
+        let ttl = ttl?;
+        if ttl != Expiry::Never || expires_at.is_some() {
+            keys.expire(args[0].clone(), ttl);
+        }
     }
     bulk(keys, entry)
 }
@@ -155,12 +160,14 @@ pub(super) fn strlen(args: &[Bytes], keys: &mut Keys<'_>) -> Outcome {
 }
 
 pub(super) fn getrange(args: &[Bytes], keys: &mut Keys<'_>) -> Outcome {
+    let (from, to) = (integer(&args[1])?, integer(&args[2])?);
     let value = keys.get(&args[0])?.map_or(Bytes::new(), |entry| entry.value);
     let length = value.len() as i64;
     // Negative positions count from the end.
     let place = |number: i64| if number < 0 { number.saturating_add(length).max(0) } else { number };
-    let (from, to) = (place(integer(&args[1])?), place(integer(&args[2])?).min(length - 1));
-    if from > to || length == 0 {
+    let backwards = from < 0 && to < 0 && from > to;
+    let (from, to) = (place(from), place(to).min(length - 1));
+    if backwards || from > to || length == 0 {
         return Ok(Reply::Bulk(Bytes::new()));
     }
     let part = value.slice(from as usize..=to as usize);
@@ -228,12 +235,13 @@ fn increment(key: &Bytes, keys: &mut Keys<'_>, by: i64) -> Outcome {
 }
 
 pub(super) fn incrbyfloat(args: &[Bytes], keys: &mut Keys<'_>) -> Outcome {
-    let before = keys.get(&args[0])?.map_or(Ok(0.0), |entry| float(&entry.value))?;
-    let after = before + float(&args[1])?;
-    if !after.is_finite() {
-        return refuse("ERR increment would produce NaN or Infinity");
-    }
-    let text = Bytes::from(after.to_string());
+    let zero = Ok(Decimal::default());
+    let before = keys.get(&args[0])?.map_or(zero, |entry| Decimal::parse(&entry.value));
+    let sum = before.and_then(|before| before.plus(Decimal::parse(&args[1])?));
+    let text = match sum {
+        Ok(sum) => Bytes::from(sum.to_string()),
+        Err(problem) => return refuse(format!("ERR {problem}")),
+    };
     keys.put(args[0].clone(), text.clone(), Expiry::Keep)?;
     Ok(Reply::Bulk(text))
 }

@@ -2,7 +2,7 @@
 //! the log.
 
 use super::keys::{Failed, Keys, replied};
-use super::queue::Queue;
+use super::queue::{Queue, Queued};
 use super::reply::Reply;
 use super::session::Session;
 use crate::commands::in_place;
@@ -93,12 +93,30 @@ pub(super) async fn exec(session: &mut Session, _: &[Bytes]) -> Result<Reply, Er
         return Ok(Reply::error("EXECABORT Transaction discarded because of previous errors."));
     };
     let run_all = |keys: &mut Keys<'_>| -> Result<Vec<Reply>, Failed> {
-        commands.iter().map(|(run, args)| replied(run(&args[1..], keys))).collect()
+        let run = |(queued, args): &(Queued, Vec<Bytes>)| match queued {
+            Queued::Keys(run) => replied(run(&args[1..], keys)),
+            Queued::Connection(_) => Ok(Reply::Null),
+        };
+        commands.iter().map(run).collect()
     };
     let arguments: usize = commands.iter().map(|(_, args)| args.len()).sum();
     let long = arguments > ARGUMENTS_IN_PLACE_MAX;
-    let replies = atomically(session, long, &watched, run_all).await?;
-    Ok(replies.map_or(Reply::NullArray, Reply::Array))
+    let Some(mut replies) = atomically(session, long, &watched, run_all).await? else {
+        return Ok(Reply::NullArray);
+    };
+    for (reply, (queued, args)) in replies.iter_mut().zip(&commands) {
+        if let Queued::Connection(run) = queued {
+            *reply = run(session, &args[1..]);
+        }
+    }
+    Ok(Reply::Array(replies))
+}
+
+/// Drops the transaction of an EXEC that cannot be run; returns its error.
+pub(super) fn abort(session: &mut Session, why: &str) -> String {
+    session.queue = None;
+    session.watched.clear();
+    format!("EXECABORT Transaction discarded because of: {}", why.trim_start_matches("ERR "))
 }
 
 pub(super) fn discard(session: &mut Session, _: &[Bytes]) -> Reply {

@@ -12,6 +12,7 @@ use super::check::{
 use super::command::{Command, Delete, Increment, LeaseGrant, Operation, Put, Ttl, Txn, txn_operation::Step};
 use super::compare::choose_path;
 use super::deadline::Deadline;
+use super::number::integer;
 use super::own::Own;
 use super::range::range_in;
 use super::recent::{Previous, Recent};
@@ -129,7 +130,7 @@ impl Machine {
         // One that is over only waits to be deleted: the count begins anew, without its time to live.
         let record = record.filter(|record| record.expires.is_none_or(|has| !has.is_over(tx.stamp())));
         let text = record.as_ref().map_or(&b"0"[..], |record| &record.value);
-        let Some(before) = std::str::from_utf8(text).ok().and_then(|text| text.parse::<i64>().ok()) else {
+        let Some(before) = integer(text) else {
             return Ok(Err(Refusal::NoInteger));
         };
         let Some(after) = before.checked_add(by) else { return Ok(Err(Refusal::Overflow)) };

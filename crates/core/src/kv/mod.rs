@@ -14,6 +14,7 @@ mod hash;
 mod machine;
 #[cfg(any(test, feature = "testing"))]
 pub mod model;
+mod number;
 mod own;
 mod query;
 mod range;
@@ -34,7 +35,8 @@ pub use command::{
 pub use foresight::{covers_ranges, takes_long};
 pub use hash::hash;
 pub use machine::{LEASE_TTL_S_MAX, Machine};
-pub use query::{Floor, change_to_key_value, floor, get, lease, leases, watch_bounds};
+pub use number::integer;
+pub use query::{Floor, change_to_key_value, floor, get, largest, lease, leases, watch_bounds};
 pub use range::{Meter, answer_bytes, at_most, page, range, range_bounded, range_metered};
 pub use reading::{only_reads, read_txn};
 pub(crate) use record::FACE;

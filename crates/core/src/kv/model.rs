@@ -4,6 +4,7 @@
 //! the replayed history. The model knows nothing of sequences, records, indexes or caches. Each
 //! implementation of [`Store`] runs it in its own tests (feature `testing`).
 
+use super::number::integer;
 use super::record::EXPIRIES;
 use super::{
     Compare, CompareResult, CompareTarget, Delete, Floor, Increment, KeyValue, LeaseGrant, Operation, Put,
@@ -362,8 +363,7 @@ impl Model {
                 }
                 let found = state.get(&key).map(|kept| kept.kv.value.to_vec());
                 let text = found.as_deref().unwrap_or(b"0");
-                let before = std::str::from_utf8(text).ok().and_then(|text| text.parse::<i64>().ok());
-                let after = before.ok_or(Refusal::NoInteger)? + by;
+                let after = integer(text).ok_or(Refusal::NoInteger)? + by;
                 self.put(&mut state, &mut written, &Put::of_number(key, after, found.is_some()))?;
                 Response::Number(after)
             }

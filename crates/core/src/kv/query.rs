@@ -19,6 +19,15 @@ pub fn get(view: View<'_>, key: &Bytes) -> Result<Option<KeyValue>, StoreError> 
     Ok(record.map(|record| record.into_key_value(key.clone())))
 }
 
+/// The largest key; one whose time is over counts until it is deleted.
+///
+/// # Errors
+/// The store failed.
+pub fn largest(view: View<'_>) -> Result<Option<Bytes>, StoreError> {
+    let mut pairs = view.scan(&record::KEYS, &record::KEYS_END, Order::Descending);
+    Ok(pairs.next().transpose()?.and_then(|(key, _)| record::client_key(&key)))
+}
+
 /// Which of a key's versions to look for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Floor {
