@@ -58,12 +58,10 @@ impl Conditions {
     fn hold(&self, before: Option<u64>, at: i64) -> bool {
         let end = before.map_or(i64::MAX, |before| i64::try_from(before).unwrap_or(i64::MAX));
         // A key without a time to live never ends: no time is later.
-        let later = before.is_some() && at > end;
-        let earlier = before.is_none() || at < end;
-        !(self.absent && before.is_some())
-            && !(self.present && before.is_none())
-            && !(self.later && !later)
-            && !(self.earlier && !earlier)
+        (!self.absent || before.is_none())
+            && (!self.present || before.is_some())
+            && (!self.later || before.is_some() && at > end)
+            && (!self.earlier || before.is_none() || at < end)
     }
 }
 

@@ -193,7 +193,16 @@ async fn requests_are_charged_before_their_bytes_come_on_every_wire() -> Result<
     const SET: &str = "*3\r\n$3\r\nSET\r\n$1\r\na\r\n$1400000\r\n";
     const POST: &str = "POST /v1/transfers HTTP/1.1\r\nhost: x\r\ncontent-length: 1400000\r\n\r\n";
     // Both have announced what they will send, and sent nothing of it.
-    let held = [begin(cluster.resp_address(0), SET).await?, begin(cluster.http_address(0), POST).await?];
+    let mut held = [begin(cluster.resp_address(0), SET).await?, begin(cluster.http_address(0), POST).await?];
+    // They go on sending, too slowly to be done before the end: what stalls is given up after a while.
+    let held = tokio::spawn(async move {
+        loop {
+            for stream in &mut held {
+                let _ = stream.write_all(b"x").await;
+            }
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    });
     let mut kv = EtcdClient::new(patient_channel(&cluster, 0).await?);
     let put =
         || etcd::PutRequest { key: "k".into(), value: vec![b'v'; 1_400_000].into(), ..Default::default() };
@@ -211,7 +220,7 @@ async fn requests_are_charged_before_their_bytes_come_on_every_wire() -> Result<
     // What is small is charged, too, and there is room for it.
     let small = etcd::PutRequest { key: "k".into(), value: "v".into(), ..Default::default() };
     kv.put(small).await?;
-    drop(held);
+    held.abort();
     wait("a put to be admitted", || {
         let (mut kv, put) = (kv.clone(), put());
         async move { kv.put(put).await.is_ok() }

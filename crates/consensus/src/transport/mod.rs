@@ -218,8 +218,9 @@ impl Transport {
                 last_error.clear();
                 tracing::debug!(peer = format!("{peer:016x}"), target, "connected");
                 self.patience.give_up_after(&stream)?;
-                outbox.connected(stream.try_clone()?);
-                Ok(self.write_frames(peer, &stream, outbox)?)
+                let before = outbox.connected(stream.try_clone()?);
+                let silence = Silence::new(self.patience, self.heard.of(peer), before);
+                Ok(self.write_frames(&stream, outbox, silence)?)
             });
             outbox.disconnected();
             self.handler.lost(peer);
@@ -239,9 +240,8 @@ impl Transport {
         }
     }
 
-    fn write_frames(&self, peer: u64, mut stream: &TcpStream, outbox: &Outbox) -> io::Result<()> {
+    fn write_frames(&self, mut stream: &TcpStream, outbox: &Outbox, mut silence: Silence) -> io::Result<()> {
         let mut frames = FrameBuffer::default();
-        let mut silence = Silence::new(self.patience, self.heard.of(peer), outbox.pushed());
         let mut next_look = Instant::now() + self.patience.interval();
         while let Some((rest, messages)) = outbox.take(next_look) {
             if Instant::now() >= next_look {

@@ -84,9 +84,11 @@ impl Outbox {
         self.state.lock().pushed
     }
 
-    /// There is a connection: messages are taken from now on.
-    pub(super) fn connected(&self, stream: TcpStream) {
-        self.state.lock().stream = Some(stream);
+    /// There is a connection: messages are taken from now on. Returns what [`Self::pushed`] is before them.
+    pub(super) fn connected(&self, stream: TcpStream) -> u64 {
+        let mut state = self.state.lock();
+        state.stream = Some(stream);
+        state.pushed
     }
 
     /// The connection broke: drops what waits.

@@ -201,6 +201,8 @@ fn core_names_no_clock_file_or_socket() {
         only_tests.extend(without_tests(text).1.into_iter().map(|name| file_of(file, name)));
     }
     let mut found = Vec::new();
+    // What is shipped has no defect to order, and so no environment to read the order from.
+    only_tests.insert(root().join("crates/core/src/mutants.rs"));
     for (file, text) in sources.iter().zip(&texts).filter(|(file, _)| !only_tests.contains(*file)) {
         let words = forbidden_words(&without_tests(text).0);
         found.extend(words.into_iter().map(|word| format!("{} names {word}", shown(file))));
