@@ -1,6 +1,6 @@
 //! What all faces have in common on the wire: how fresh a read is, and pages that are too large.
 
-use crate::harness::{Cluster, SMALL, endpoint, start, wait};
+use crate::harness::{Cluster, PATIENCE, SMALL, endpoint, start, wait};
 use crate::ledger::{ask, status_of};
 use crate::table::{Resp, build_base, local_list, path, quoin};
 use anyhow::{Context, Result, bail, ensure};
@@ -12,7 +12,7 @@ use quoin_proto::quoin::route::v1::route_client::RouteClient;
 use quoin_proto::quoin::table::v1::table_client::TableClient;
 use quoin_proto::quoin::v1::{Consistency, Local};
 use quoin_proto::quoin::{kv, ledger, route, table};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tonic::transport::Channel;
@@ -192,25 +192,20 @@ async fn requests_are_charged_before_their_bytes_come_on_every_wire() -> Result<
     };
     const SET: &str = "*3\r\n$3\r\nSET\r\n$1\r\na\r\n$1400000\r\n";
     const POST: &str = "POST /v1/transfers HTTP/1.1\r\nhost: x\r\ncontent-length: 1400000\r\n\r\n";
-    // Both have announced what they will send, and sent nothing of it.
-    let mut held = [begin(cluster.resp_address(0), SET).await?, begin(cluster.http_address(0), POST).await?];
-    // They go on sending, too slowly to be done before the end: what stalls is given up after a while.
-    let held = tokio::spawn(async move {
-        loop {
-            for stream in &mut held {
-                let _ = stream.write_all(b"x").await;
-            }
-            tokio::time::sleep(Duration::from_secs(1)).await;
-        }
-    });
     let mut kv = EtcdClient::new(patient_channel(&cluster, 0).await?);
     let put =
         || etcd::PutRequest { key: "k".into(), value: vec![b'v'; 1_400_000].into(), ..Default::default() };
-    wait("a put to be refused", || {
-        let (mut kv, put) = (kv.clone(), put());
-        async move { kv.put(put).await.is_err_and(|status| status.code() == Code::ResourceExhausted) }
-    })
-    .await?;
+    // Both have announced what they will send, and sent nothing of it. One that came beside a put was refused itself.
+    let mut held = Vec::new();
+    let end = Instant::now() + PATIENCE;
+    loop {
+        ensure!(Instant::now() < end, "no put was refused");
+        held.push(begin(cluster.resp_address(0), SET).await?);
+        held.push(begin(cluster.http_address(0), POST).await?);
+        if kv.put(put()).await.is_err_and(|status| status.code() == Code::ResourceExhausted) {
+            break;
+        }
+    }
     let mut refused = String::new();
     begin(cluster.resp_address(0), SET).await?.read_to_string(&mut refused).await?;
     ensure!(refused.starts_with("-BUSY "), "{refused}");
@@ -220,7 +215,7 @@ async fn requests_are_charged_before_their_bytes_come_on_every_wire() -> Result<
     // What is small is charged, too, and there is room for it.
     let small = etcd::PutRequest { key: "k".into(), value: "v".into(), ..Default::default() };
     kv.put(small).await?;
-    held.abort();
+    drop(held);
     wait("a put to be admitted", || {
         let (mut kv, put) = (kv.clone(), put());
         async move { kv.put(put).await.is_ok() }
