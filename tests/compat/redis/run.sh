@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Clients of Redis against a cluster of three replicas: redis-py and the crate redis do what their users do, redis-benchmark runs
-# its usual cases, and the same random commands are answered as a redis-server answers them. usage: tests/compat/redis/run.sh        QUOIN_BIN from the environment
+# its usual cases, and random commands are answered as a redis-server answers them.
+# usage: tests/compat/redis/run.sh        QUOIN_BIN and DIFFERENTIAL_COMMANDS (20000) from the environment
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
 export QUOIN_BIN=${QUOIN_BIN:-$PWD/target/release/quoin}
