@@ -1,7 +1,7 @@
 //! Numbers with a fraction, as INCRBYFLOAT adds them: in decimal, so that 0.1 and 0.2 make 0.3.
 //!
-//! Redis adds them as `long double`, whose last digits are other ones (`3.0e3` and `0.001` may make
-//! `3000.00100000000000009`). What it writes has at most 17 digits after the point, and so have these.
+//! Redis adds them as `long double`, whose last digits are other ones (0 and `123456789.123` make
+//! `123456789.12299999999959255`). What it writes has at most 17 digits after the point, and so have these.
 
 use std::fmt;
 

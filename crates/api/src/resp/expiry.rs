@@ -68,8 +68,8 @@ impl Conditions {
 /// key number [NX | XX | GT | LT]
 fn set(args: &[Bytes], keys: &mut Keys<'_>, command: &str, unit_ms: i64, absolute: bool) -> Outcome {
     let conditions = Conditions::of(&args[2..])?;
-    let now = keys.now()?;
     let ms = integer(&args[1])?.checked_mul(unit_ms);
+    let now = keys.now()?;
     let at = ms.and_then(|ms| if absolute { Some(ms) } else { ms.checked_add_unsigned(now) });
     let (Some(ms), Some(at)) = (ms, at) else { return refuse(invalid_expiry(command)) };
     let Some(entry) = keys.get(&args[0])? else { return Ok(Reply::Integer(0)) };

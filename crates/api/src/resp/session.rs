@@ -137,7 +137,7 @@ impl Session {
 
     /// The view after a write of this connection: this replica applied it before it was answered. If a condition
     /// did not hold, that may have been one on the stamp, so the stamp is gone by.
-    fn see_own_writes(&mut self, held: bool) {
+    pub(super) fn see_own_writes(&mut self, held: bool) {
         let (view, bytes_max) = (self.server.engine.latest(), self.server.engine.limits().response_bytes_max);
         let sight = if held { Sight::of } else { Sight::of_stamp };
         self.sight = Some(sight(view, bytes_max));
