@@ -62,6 +62,7 @@ known! {
     WrongDowngradeFormat: InvalidArgument, "etcdserver: wrong downgrade target version format";
     InvalidDowngradeTarget: InvalidArgument, "etcdserver: invalid downgrade target version";
     NoDowngrade: FailedPrecondition, "etcdserver: no inflight downgrade job";
+    AuthNotEnabled: FailedPrecondition, "etcdserver: authentication is not enabled";
     SessionExpired: Unknown, "mutex: session is expired";
     NoElectionLeader: Unknown, "election: no leader";
     NotElectionLeader: Unknown, "election: not leader";

@@ -76,7 +76,7 @@ pub(crate) fn routes(
         .add_service(LeaseServer::new(etcd::Lease::new(engine(), life.clone())))
         .add_service(ClusterServer::new(etcd::Cluster::new(engine())))
         .add_service(MaintenanceServer::new(etcd::Maintenance::new(engine(), life.clone())))
-        .add_service(AuthServer::new(etcd::Auth))
+        .add_service(AuthServer::new(etcd::Auth::new(engine())))
         .add_service(
             QuoinKvServer::new(kv::Kv::new(engine(), life.clone())).max_decoding_message_size(batch_max),
         )
