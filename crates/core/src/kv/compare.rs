@@ -41,13 +41,15 @@ fn compare_holds(view: View<'_>, stamp: Stamp, compare: &Compare, work: &mut Wor
         return Ok(Ok(record_passes(record.as_ref(), target, result, compare.absent_passes)));
     }
     let bounds = Bounds::of(&compare.key, &compare.range_end);
-    let mut holds = true;
+    let mut holds = None;
     let read = each_record(view, &bounds, Order::Ascending, work, |_, _, value| {
-        holds = record_passes(Some(&Record::decode(value)?), target, result, compare.absent_passes);
-        Ok(Ok(holds))
+        let passes = record_passes(Some(&Record::decode(value)?), target, result, compare.absent_passes);
+        holds = Some(passes);
+        Ok(Ok(passes))
     });
     done!(read?);
-    Ok(Ok(holds))
+    // As in etcd, a range without keys is compared as an absent key is.
+    Ok(Ok(holds.unwrap_or_else(|| record_passes(None, target, result, compare.absent_passes))))
 }
 
 fn record_passes(

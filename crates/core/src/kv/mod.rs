@@ -2,7 +2,7 @@
 //!
 //! `command.rs` and `reply.rs` are what clients ask and are answered, `machine.rs` is what a command does
 //! (checked by `txn.rs` and `check.rs`, its conditions by `compare.rs`, bounded by `work.rs` and `own.rs`, expiry by
-//! `deadline.rs`, foreseen by `foresight.rs`), `query.rs`, `range.rs` and `reading.rs` are how the state is read,
+//! `deadline.rs`, foreseen by `foresight.rs`), `query.rs`, `range.rs` (with `sorted.rs`) and `reading.rs` are how the state is read,
 //! `hash.rs` what replicas are compared by, `record.rs` its bytes in the store, `recent.rs` a cache.
 
 mod check;
@@ -24,6 +24,7 @@ mod record;
 mod reply;
 #[cfg(any(test, feature = "testing"))]
 pub(crate) mod script;
+mod sorted;
 mod txn;
 mod work;
 

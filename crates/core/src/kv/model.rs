@@ -458,7 +458,7 @@ impl Model {
             }
             let mut found =
                 within(self.state(), &compare.key, &compare.range_end).map(|(_, kept)| &kept.kv).peekable();
-            if found.peek().is_none() && compare.range_end.is_empty() {
+            if found.peek().is_none() {
                 return compare.absent_passes || compares(None, compare);
             }
             found.all(|kv| compares(Some(kv), compare))

@@ -3,6 +3,7 @@
 use super::command::{Range, SortOrder, SortTarget};
 use super::record::{self, Record};
 use super::reply::{Done, KeyValue, RangeReply, Refusal, done};
+use super::sorted::Sorted;
 use super::work::Work;
 use crate::history;
 use crate::store::{Order, StoreError, View};
@@ -173,7 +174,7 @@ fn view_at<'a>(view: View<'a>, progress: &Progress, revision: i64) -> Done<View<
     Ok(found.map(|sequence| view.at(sequence)).map_err(Refusal::from))
 }
 
-fn limit_of(request: &Range) -> usize {
+pub(super) fn limit_of(request: &Range) -> usize {
     usize::try_from(request.limit).ok().filter(|limit| *limit > 0).unwrap_or(usize::MAX)
 }
 
@@ -186,7 +187,7 @@ fn point(view: View<'_>, request: &Range) -> Result<RangeReply, StoreError> {
     Ok(RangeReply { kvs, more: false, count })
 }
 
-fn shown_key_value(mut record: Record, key: Bytes, request: &Range) -> KeyValue {
+pub(super) fn shown_key_value(mut record: Record, key: Bytes, request: &Range) -> KeyValue {
     if request.keys_only {
         record.value = Bytes::new();
     }
@@ -207,9 +208,10 @@ fn within_revisions(record: &Record, request: &Range) -> bool {
 /// cut off, and a sort or filter considers all of them before the limit cuts.
 struct Collector {
     order: Order,
-    sorts: bool,
     limit: usize,
     reply: RangeReply,
+    /// What the answer is sorted by, if not by key.
+    sorted: Option<Sorted>,
 }
 
 impl Collector {
@@ -218,9 +220,9 @@ impl Collector {
         let descends = by_key && request.sort_order() == SortOrder::Descend;
         Self {
             order: if descends { Order::Descending } else { Order::Ascending },
-            sorts: !by_key,
             limit: limit_of(request),
             reply: RangeReply::default(),
+            sorted: (!by_key).then(|| Sorted::new(request)),
         }
     }
 
@@ -238,58 +240,38 @@ impl Collector {
             Ok(taken.map_or(Ok(()), &mut *meter).map(|()| true))
         });
         done!(read?);
-        if self.sorts {
-            sort(&mut self.reply.kvs, request);
-            self.reply.more = self.reply.kvs.len() > self.limit;
-            self.reply.kvs.truncate(self.limit);
-            if request.keys_only {
-                self.reply.kvs.iter_mut().for_each(|kv| kv.value = Bytes::new());
-            }
+        if let Some(sorted) = self.sorted {
+            (self.reply.kvs, self.reply.more) = sorted.finish();
         }
         Ok(Ok(self.reply))
     }
 
-    /// Returns the bytes of the record if the answer has it.
+    /// Returns by how many bytes the record lets the answer grow.
     fn take(
         &mut self,
         store_key: &Bytes,
         value: Bytes,
         request: &Range,
     ) -> Result<Option<usize>, StoreError> {
-        if request.count_only || (self.reply.more && !self.sorts) {
+        if request.count_only || (self.reply.more && self.sorted.is_none()) {
             return Ok(None);
         }
         let record = Record::decode(value)?;
         if !within_revisions(&record, request) {
             return Ok(None);
         }
-        if self.reply.kvs.len() >= self.limit && !self.sorts {
+        let key = || record::client_key(store_key).expect("the bounds lie within the keys' records");
+        if let Some(sorted) = &mut self.sorted {
+            return Ok(Some(sorted.take(key(), record, request)));
+        }
+        if self.reply.kvs.len() >= self.limit {
             self.reply.more = true;
             return Ok(None);
         }
-        let key = record::client_key(store_key).expect("the bounds lie within the keys' records");
-        // As in etcd, an answer without values can still be sorted by them.
-        let by_value = request.sort_target() == SortTarget::Value;
-        let kv = if by_value { record.into_key_value(key) } else { shown_key_value(record, key, request) };
+        let kv = shown_key_value(record, key(), request);
         let bytes = answer_bytes(&kv);
         self.reply.kvs.push(kv);
         Ok(Some(bytes))
-    }
-}
-
-/// Sorts as requested; equal ones stay in key order.
-fn sort(kvs: &mut [KeyValue], request: &Range) {
-    let compare = |a: &KeyValue, b: &KeyValue| match request.sort_target() {
-        SortTarget::Key => a.key.cmp(&b.key),
-        SortTarget::Version => a.version.cmp(&b.version),
-        SortTarget::Create => a.create_revision.cmp(&b.create_revision),
-        SortTarget::Mod => a.mod_revision.cmp(&b.mod_revision),
-        SortTarget::Value => a.value.cmp(&b.value),
-    };
-    if request.sort_order() == SortOrder::Descend {
-        kvs.sort_by(|a, b| compare(b, a));
-    } else {
-        kvs.sort_by(compare);
     }
 }
 
