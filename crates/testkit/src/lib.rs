@@ -6,6 +6,8 @@
 //! Golden scripts are not here: they live with the code that they run.
 
 mod cluster;
+#[cfg(all(feature = "crashes", target_os = "linux"))]
+pub mod crashes;
 pub mod http;
 mod ports;
 mod wait;

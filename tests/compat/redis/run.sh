@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Clients of Redis against a cluster of three replicas: redis-py and the crate redis do what their users do, redis-benchmark runs
 # its usual cases, and random commands are answered as a redis-server answers them.
-# usage: tests/compat/redis/run.sh        QUOIN_BIN and DIFFERENTIAL_COMMANDS (20000) from the environment
+# usage: tests/compat/redis/run.sh        QUOIN_BIN, DIFFERENTIAL_COMMANDS (20000) and DIFFERENTIAL_SEED (1) from the environment
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
 export QUOIN_BIN=${QUOIN_BIN:-$PWD/target/release/quoin}
@@ -28,5 +28,6 @@ cases=$(redis-benchmark -p "${first##*:}" -t set,get,incr,mset -n 2000 -c 20 -P 
 echo "$cases"
 [ "$(echo "$cases" | grep -cE '^"(SET|GET|INCR|MSET)')" = 4 ]
 # shellcheck disable=SC2086 # several addresses
-/usr/bin/python3 "$here/differential.py" "${CLUSTER_RESP%% *}" --commands "${DIFFERENTIAL_COMMANDS:-20000}"
+/usr/bin/python3 "$here/differential.py" "${CLUSTER_RESP%% *}" --commands "${DIFFERENTIAL_COMMANDS:-20000}" \
+    --seed "${DIFFERENTIAL_SEED:-1}"
 echo "redis clients: all good"

@@ -178,12 +178,12 @@ pub(super) fn getrange(args: &[Bytes], keys: &mut Keys<'_>) -> Outcome {
 pub(super) fn setrange(args: &[Bytes], keys: &mut Keys<'_>) -> Outcome {
     let Ok(offset) = usize::try_from(integer(&args[1])?) else { return refuse("ERR offset is out of range") };
     let entry = keys.get(&args[0])?;
+    if args[2].is_empty() {
+        return Ok(Reply::Integer(entry.map_or(0, |entry| entry.value.len() as i64)));
+    }
     let end = offset.saturating_add(args[2].len());
     if end > VALUE_BYTES_MAX {
         return refuse("ERR string exceeds maximum allowed size (proto-max-bulk-len)");
-    }
-    if args[2].is_empty() {
-        return Ok(Reply::Integer(entry.map_or(0, |entry| entry.value.len() as i64)));
     }
     keys.may_make(&args[0], end)?;
     let mut value = keys.take_value(&args[0], entry);

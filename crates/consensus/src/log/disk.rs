@@ -14,7 +14,7 @@ pub trait Disk: Send + Sync + 'static {
     fn create(&self, name: &str, bytes: u64) -> io::Result<Arc<dyn DiskFile>>;
     /// Opens a file to read and write.
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>>;
-    /// Removes a file. Its name may return after a crash.
+    /// Removes a file, durably. A crash meanwhile may leave it.
     fn remove(&self, name: &str) -> io::Result<()>;
     /// Bytes that the disk has left.
     fn free_space(&self) -> io::Result<u64>;
@@ -100,7 +100,8 @@ impl Disk for RealDisk {
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        std::fs::remove_file(self.folder.join(name))
+        // Synced: a loss of power may undo any of several removals, and a log without a segment in its middle is damaged.
+        std::fs::remove_file(self.folder.join(name)).and_then(|()| self.sync_folder())
     }
 
     fn free_space(&self) -> io::Result<u64> {

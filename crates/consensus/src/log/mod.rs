@@ -19,6 +19,9 @@
 
 mod block;
 mod cache;
+#[cfg(test)]
+#[cfg(target_os = "linux")]
+mod crashes;
 mod disk;
 mod error;
 mod format;

@@ -1,5 +1,7 @@
 //! Tests of the whole store on real files.
 
+#[cfg(target_os = "linux")]
+mod crashes;
 mod faces;
 mod snapshot;
 
