@@ -296,8 +296,14 @@ fn route_operation(random: &mut Random) -> route::Operation {
 
 fn ledger_command(random: &mut Random) -> Command {
     match random.below(5) {
-        0 => ledger::Operation::create_accounts((0..random.below(4)).map(|_| new_account(random)).collect())
-            .into_command(),
+        0 => {
+            let accounts = (0..random.below(4)).map(|_| new_account(random)).collect();
+            if random.once_in(3) {
+                ledger::Operation::create_accounts_keyed(accounts, key(random)).into_command()
+            } else {
+                ledger::Operation::create_accounts(accounts).into_command()
+            }
+        }
         1 => {
             let update = ledger::UpdateAccount {
                 status: random.once_in(2).then(|| small(random) as i32),
@@ -370,7 +376,15 @@ fn transfers(random: &mut Random) -> Command {
             ..ledger::Transfer::new(id, kind)
         });
     }
+    if random.once_in(4) {
+        transfers.set_key(key(random));
+    }
     transfers.into_command()
+}
+
+/// One of a few keys, which are ids of accounts and transfers too, with one of few fingerprints.
+fn key(random: &mut Random) -> ledger::Key {
+    ledger::Key { id: account(random), fingerprint: random.below(2).into() }
 }
 
 fn table_operation(random: &mut Random) -> table::Operation {

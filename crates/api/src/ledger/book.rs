@@ -13,7 +13,7 @@
 use crate::commands::read;
 use crate::error::Error;
 use quoin_core::ledger::{
-    self, AccountCode, AccountRecord, NewAccount, NewCurrency, Operation, Response, TRANSFERS_MAX,
+    self, AccountCode, AccountRecord, Key, NewAccount, NewCurrency, Operation, Response, TRANSFERS_MAX,
     TransferReply, Transfers, UpdateAccount,
 };
 use quoin_core::{Command, Reply, Revision, Stamp};
@@ -45,6 +45,9 @@ pub(crate) struct Applied {
     /// When they were applied.
     pub(crate) stamp: Stamp,
 }
+
+/// The result of each account to create.
+pub(crate) type Accounts = Vec<Result<AccountRecord, AccountCode>>;
 
 /// A request that waits to be gathered.
 struct Waiting {
@@ -86,6 +89,22 @@ impl Book {
         answered.await.unwrap_or(Err(ProposeError::Stopped.into()))
     }
 
+    /// Applies the transfers of a request with a key, retrying; `None` if the key was used before for something else,
+    /// and then nothing was done.
+    ///
+    /// # Errors
+    /// See [`Engine::propose`].
+    pub(crate) async fn transfers_keyed(
+        &self,
+        mut transfers: Transfers,
+        key: Key,
+    ) -> Result<Option<Applied>, Error> {
+        self.check_space()?;
+        transfers.set_key(key);
+        let reply = propose(&self.engine, transfers.into_command()).await?;
+        if reply.response == Response::KeyConflict { Ok(None) } else { applied(reply).map(Some) }
+    }
+
     /// Applies transfers without gathering or retrying, for callers who keep an order themselves.
     ///
     /// # Errors
@@ -102,12 +121,31 @@ impl Book {
     pub(crate) async fn create_accounts(
         &self,
         accounts: Vec<NewAccount>,
-    ) -> Result<(Vec<Result<AccountRecord, AccountCode>>, Revision), Error> {
+    ) -> Result<(Accounts, Revision), Error> {
         self.check_space()?;
         let command = Operation::create_accounts(accounts).into_command();
         let reply = propose(&self.engine, command).await?;
         match reply.response {
             Response::Accounts(results) => Ok((results, reply.revision)),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// As [`Self::create_accounts`], for a request with a key; `None` if the key was used before for something else,
+    /// and then nothing was done.
+    ///
+    /// # Errors
+    /// See [`Engine::propose`].
+    pub(crate) async fn create_accounts_keyed(
+        &self,
+        accounts: Vec<NewAccount>,
+        key: Key,
+    ) -> Result<Option<Accounts>, Error> {
+        self.check_space()?;
+        let command = Operation::create_accounts_keyed(accounts, key).into_command();
+        match propose(&self.engine, command).await?.response {
+            Response::Accounts(results) => Ok(Some(results)),
+            Response::KeyConflict => Ok(None),
             other => Err(unexpected(&other)),
         }
     }

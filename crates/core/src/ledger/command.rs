@@ -7,6 +7,7 @@
 //! 2  Protocol Buffers: an operation on accounts or currencies ([`Operation`])
 //! ```
 
+use super::transfer::Key;
 use crate::charge::{Costs, Part};
 use crate::codec::{CommandMessage, decode_command};
 use bytes::Bytes;
@@ -34,7 +35,19 @@ pub enum Operation {
 impl Operation {
     /// Creates `accounts`.
     pub fn create_accounts(accounts: Vec<NewAccount>) -> Self {
-        Self::CreateAccounts(NewAccounts { accounts })
+        Self::CreateAccounts(NewAccounts { accounts, ..NewAccounts::default() })
+    }
+
+    /// Creates `accounts`, as one request with this key.
+    pub fn create_accounts_keyed(accounts: Vec<NewAccount>, key: Key) -> Self {
+        let Key { id, fingerprint } = key;
+        Self::CreateAccounts(NewAccounts {
+            accounts,
+            key_high: (id >> 64) as u64,
+            key_low: id as u64,
+            fingerprint_high: (fingerprint >> 64) as u64,
+            fingerprint_low: fingerprint as u64,
+        })
     }
 
     pub(crate) fn into_bytes(self) -> Bytes {
@@ -76,6 +89,27 @@ pub struct NewAccounts {
     /// In this order.
     #[prost(message, repeated, tag = "1")]
     pub accounts: Vec<NewAccount>,
+    /// The request's key, see [`Key::id`], in two halves; 0 for none.
+    #[prost(fixed64, tag = "2")]
+    pub key_high: u64,
+    /// See `key_high`.
+    #[prost(fixed64, tag = "3")]
+    pub key_low: u64,
+    /// See [`Key::fingerprint`], in two halves.
+    #[prost(fixed64, tag = "4")]
+    pub fingerprint_high: u64,
+    /// See `fingerprint_high`.
+    #[prost(fixed64, tag = "5")]
+    pub fingerprint_low: u64,
+}
+
+impl NewAccounts {
+    /// The request's key.
+    pub(super) fn key(&self) -> Option<Key> {
+        let number = |high: u64, low: u64| u128::from(high) << 64 | u128::from(low);
+        let id = number(self.key_high, self.key_low);
+        (id != 0).then(|| Key { id, fingerprint: number(self.fingerprint_high, self.fingerprint_low) })
+    }
 }
 
 /// An account to create.

@@ -7,7 +7,7 @@
 use super::code::Code;
 use super::journal::{self, Entry, Journal, PART_TRANSFERS};
 use super::query;
-use super::record::{self, IDS};
+use super::record::{self, IDS, Location};
 use super::reply::{Detail, TransferReply};
 use super::run::{Known, Member, Run};
 use super::transfer::Transfer;
@@ -57,8 +57,10 @@ impl Run<'_, '_> {
             return Ok(Some(Known::Here(*position)));
         }
         let Some(location) = self.tx.get(&record::id_key(IDS, id))? else { return Ok(None) };
-        let (revision, position) = record::decode_location(&location)?;
-        Ok(Some(Known::Stored(revision, position)))
+        Ok(Some(match record::decode_location(&location)? {
+            Location::At(revision, position) => Known::Stored(revision, position),
+            Location::Key { .. } => Known::Key,
+        }))
     }
 
     /// The id's first answer; `None` if its content was different.
@@ -74,6 +76,7 @@ impl Run<'_, '_> {
                 let same = entry.transfer().same_content(transfer);
                 Ok(same.then(|| TransferReply { duplicate: true, ..first.clone() }))
             }
+            Known::Key => Ok(None),
             Known::Stored(revision, position) => {
                 let entry = query::entry_at(self.tx.view(), revision, position)?;
                 let entry = entry

@@ -10,11 +10,11 @@ use super::currency::{self, Currency};
 use super::hot::Hot;
 use super::journal;
 use super::query::{currency_scale, read_account};
-use super::record::{self, AccountRecord};
+use super::record::{self, AccountRecord, IDS, Location};
 use super::reply::{AccountCode, Done, Reply, Response};
-use super::run::{Member, Run};
+use super::run::Run;
 use super::stretch::Stretch;
-use super::transfer::{self, Kind, REFERENCE_BYTES_MAX, Transfer};
+use super::transfer::{self, Decoded, Key, Kind, REFERENCE_BYTES_MAX, Transfer};
 use crate::expiry::{Expiry, ExpiryIndex};
 use crate::limits::COMMAND_BYTES_MAX;
 use crate::store::{StoreError, View};
@@ -107,8 +107,15 @@ impl Machine {
     }
 
     fn transfers(&mut self, tx: &mut Tx<'_>, bytes: &[u8]) -> Result<Response, StoreError> {
-        let Some((details, members)) = decode_transfers(bytes) else { return Ok(Response::Malformed) };
-        let mut run = self.run(tx, details, members.len());
+        let Some(Decoded { balances, members, key }) = decode_transfers(bytes) else {
+            return Ok(Response::Malformed);
+        };
+        if let Some(key) = key
+            && !self.take_key(tx, key)?
+        {
+            return Ok(Response::KeyConflict);
+        }
+        let mut run = self.run(tx, balances, members.len());
         for group in members.chunk_by(|(one, _), _| one.linked) {
             run.group(group)?;
         }
@@ -118,12 +125,32 @@ impl Machine {
     fn operation(&mut self, tx: &mut Tx<'_>, operation: Operation) -> Result<Response, StoreError> {
         Ok(match operation {
             Operation::CreateAccounts(new) if new.accounts.len() > ACCOUNTS_MAX => Response::Malformed,
-            Operation::CreateAccounts(new) => Response::Accounts(self.create_accounts(tx, new.accounts)?),
+            Operation::CreateAccounts(new) => match new.key() {
+                Some(key) if read_account(tx.view(), key.id)?.is_some() || !self.take_key(tx, key)? => {
+                    Response::KeyConflict
+                }
+                _ => Response::Accounts(self.create_accounts(tx, new.accounts)?),
+            },
             Operation::UpdateAccount(update) => {
                 Response::Account(self.update_account(tx, &update)?.map(Box::new))
             }
             Operation::CreateCurrency(new) => Response::Currency(create_currency(tx, &new)?),
         })
+    }
+
+    /// Whether a request with this key may be run: the key is new, and then recorded, or was used before for the
+    /// same. **Invariant: Idempotence.**
+    fn take_key(&mut self, tx: &mut Tx<'_>, key: Key) -> Result<bool, StoreError> {
+        let place = record::id_key(IDS, key.id);
+        match tx.get(&place)?.map(|known| record::decode_location(&known)).transpose()? {
+            Some(Location::Key { fingerprint }) => Ok(fingerprint == key.fingerprint),
+            Some(Location::At(..)) => Ok(false),
+            None => {
+                tx.put(&place, record::encode_key(key.fingerprint));
+                self.stretch.record(key.id, tx.stamp());
+                Ok(true)
+            }
+        }
     }
 
     fn create_accounts(
@@ -159,6 +186,11 @@ impl Machine {
         }
         if let Some(known) = read_account(tx.view(), new.id())? {
             return Ok(if known.origin == new { Ok(known) } else { Err(AccountCode::IdConflict) });
+        }
+        let known = tx.get(&record::id_key(IDS, new.id()))?.map(|known| record::decode_location(&known));
+        if let Some(Location::Key { .. }) = known.transpose()? {
+            // The key of a request for several things was used again, for one account.
+            return Ok(Err(AccountCode::IdConflict));
         }
         let Ok(currency) = new.currency.parse::<Currency>() else {
             return Ok(Err(AccountCode::CurrencyUnknown));
@@ -302,19 +334,13 @@ fn create_currency(tx: &mut Tx<'_>, new: &NewCurrency) -> Done<()> {
     Ok(Ok(()))
 }
 
-/// The transfers of a command, each with its own bytes; `None` if they are malformed.
-fn decode_transfers(bytes: &[u8]) -> Option<(bool, Vec<Member<'_>>)> {
-    let (details, count, mut reader) = transfer::decode_header(bytes).ok()?;
-    let mut members = Vec::with_capacity(count);
-    for _ in 0..count {
-        let before = reader.clone().rest();
-        let transfer = Transfer::decode_from(&mut reader).ok()?;
+/// A command of transfers; `None` if it is malformed, or asks for what nobody may.
+fn decode_transfers(bytes: &[u8]) -> Option<Decoded<'_>> {
+    let decoded = transfer::decode(bytes).ok()?;
+    let allowed = |transfer: &Transfer<'_>| {
         // Only the log's time expires transfers, not a client.
         let asked = !matches!(transfer.kind, Kind::Expired { .. }) && transfer.id != 0;
-        if !asked || transfer.reference.len().max(transfer.user_data.len()) > REFERENCE_BYTES_MAX {
-            return None;
-        }
-        members.push((transfer, &before[..before.len() - reader.len()]));
-    }
-    reader.is_empty().then_some((details, members))
+        asked && transfer.reference.len().max(transfer.user_data.len()) <= REFERENCE_BYTES_MAX
+    };
+    decoded.members.iter().all(|(transfer, _)| allowed(transfer)).then_some(decoded)
 }

@@ -42,4 +42,4 @@ pub use record::{AccountRecord, Balances, PendingState, world_account};
 pub use reply::{
     Account, AccountCode, Detail, Line, Page, Reply, Response, TransferReply, TransferState, TransferView,
 };
-pub use transfer::{Kind, REFERENCE_BYTES_MAX, TRANSFERS_MAX, Transfer, Transfers};
+pub use transfer::{Key, Kind, REFERENCE_BYTES_MAX, TRANSFERS_MAX, Transfer, Transfers};

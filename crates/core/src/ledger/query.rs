@@ -4,7 +4,7 @@ use super::code::Code;
 use super::currency::{self, Currency};
 use super::journal::{self, Entry, JOURNAL, Journal, PART_TRANSFERS};
 use super::record::{
-    self, ACCOUNTS, AccountRecord, Balances, HISTORY, HistoryRecord, IDS, PENDING, PendingRecord,
+    self, ACCOUNTS, AccountRecord, Balances, HISTORY, HistoryRecord, IDS, Location, PENDING, PendingRecord,
 };
 use super::reply::{Account, Line, Page, TransferState, TransferView};
 use crate::codec::Reader;
@@ -164,7 +164,7 @@ fn part_of(view: View<'_>, revision: Revision, position: u32) -> Result<Vec<Entr
 /// The store failed.
 pub fn transfer(view: View<'_>, id: u128) -> Result<Option<TransferView>, StoreError> {
     let Some(location) = view.get(&record::id_key(IDS, id))? else { return Ok(None) };
-    let (revision, position) = record::decode_location(&location)?;
+    let Location::At(revision, position) = record::decode_location(&location)? else { return Ok(None) };
     let Some(entry) = entry_at(view, revision, position)? else { return Ok(None) };
     let state = match (entry.code, view.get(&record::id_key(PENDING, id))?) {
         (Code::Ok, Some(record)) => {

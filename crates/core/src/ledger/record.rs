@@ -6,7 +6,8 @@
 //! n number          the id of the account with this number
 //! u code            a custom currency's scale, one byte
 //! j revision part   a part of the journal. Kept forever.
-//! i id              where a transfer is in the journal: varint revision, varint position
+//! i id              where a transfer is in the journal: varint revision, varint position; or, for the key of a
+//!                   request for several things: 0, 0, and the request's fingerprint, 16 bytes
 //! h id revision     an account's balances after a command, and its transfers in the command. Kept forever.
 //! p id              a pending transfer's state
 //! x deadline id     nothing: look at this pending transfer at the deadline, see crate::expiry
@@ -244,10 +245,31 @@ pub(super) fn encode_location(revision: Revision, position: u32) -> Bytes {
     out.into()
 }
 
-pub(super) fn decode_location(record: &[u8]) -> Result<(Revision, u32), Malformed> {
+/// What an id is recorded as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Location {
+    /// A transfer, at this place in the journal.
+    At(Revision, u32),
+    /// The key of a request for several transfers or accounts.
+    Key {
+        /// Of what it asked for.
+        fingerprint: u128,
+    },
+}
+
+/// The record of a request's key. No transfer is at revision 0.
+pub(super) fn encode_key(fingerprint: u128) -> Bytes {
+    [&[0, 0][..], &fingerprint.to_be_bytes()].concat().into()
+}
+
+pub(super) fn decode_location(record: &[u8]) -> Result<Location, Malformed> {
     let mut reader = Reader::new(record, "transfer location");
     let revision = Revision(reader.varint()?);
-    Ok((revision, u32::try_from(reader.varint()?).map_err(|_| reader.malformed())?))
+    let position = u32::try_from(reader.varint()?).map_err(|_| reader.malformed())?;
+    if revision.0 > 0 {
+        return Ok(Location::At(revision, position));
+    }
+    Ok(Location::Key { fingerprint: reader.u128()? })
 }
 
 /// The state of a pending transfer.
@@ -327,6 +349,11 @@ mod tests {
             Ok(HistoryRecord { stamp: Stamp(5), balances, positions: vec![3, 70] })
         );
         assert_eq!(&encode_location(Revision(300), 9)[..], b"\xac\x02\x09");
+        assert_eq!(decode_location(b"\xac\x02\x09"), Ok(Location::At(Revision(300), 9)));
+        let key = [b"\0\0", &[0; 15][..], &[7]].concat();
+        assert_eq!(&encode_key(7)[..], key);
+        assert_eq!(decode_location(&key), Ok(Location::Key { fingerprint: 7 }));
+        assert!(decode_location(b"\0\0").is_err());
         let pending = PendingRecord {
             state: PendingState::Voided,
             debit: 1,

@@ -29,6 +29,8 @@ pub enum Response {
     Account(Result<Box<AccountRecord>, AccountCode>),
     /// To a new currency.
     Currency(Result<(), AccountCode>),
+    /// The request's key was used before, for something else. Nothing was done.
+    KeyConflict,
     /// The bytes are not a command of this version.
     Malformed,
 }

@@ -98,11 +98,13 @@ pub(super) struct Effect {
     pub(super) detail: Option<Box<Detail>>,
 }
 
-/// Where a known id is recorded.
+/// What a known id is recorded as.
 #[derive(Clone, Copy)]
 pub(super) enum Known {
     /// In this command, at this position.
     Here(u32),
     /// In the journal.
     Stored(Revision, u32),
+    /// The key of a request for several things.
+    Key,
 }

@@ -8,6 +8,7 @@
 //!     single ID DEBIT CREDIT AMOUNT    pending ID DEBIT CREDIT AMOUNT [timeout=MS]
 //!     post ID PENDING [AMOUNT]         void ID PENDING
 //!     each with [linked] [currency=CODE] [code=N] [ref=TEXT]
+//! keyed KEY FINGERPRINT TRANSFER; TRANSFER; ...   keyed-account KEY FINGERPRINT ID CURRENCY
 //! show ID [at=REVISION]   accounts [after=ID] [limit=N]   number NUMBER   transfer ID
 //! statement ID [before=REVISION.POSITION] [since=REVISION] [limit=N]   journal FROM   revision-at STAMP
 //! ```
@@ -36,7 +37,21 @@ fn run(world: &mut World<'_>, line: &Line<'_>) -> bool {
         }
         "account" => create(world, line),
         "update" => update(world, line),
-        "do" => transfers(world, rest),
+        "do" => transfers(world, rest, None),
+        "keyed" => {
+            let key = Key { id: id(words[0]), fingerprint: line.number(1) };
+            transfers(world, rest.splitn(3, ' ').nth(2).unwrap(), Some(key));
+        }
+        "keyed-account" => {
+            let key = Key { id: id(words[0]), fingerprint: line.number(1) };
+            let new = NewAccount { currency: words[3].into(), ..NewAccount::default() }.with_id(id(words[2]));
+            match apply(world, Operation::create_accounts_keyed(vec![new], key).into_command()) {
+                Response::Accounts(results) => {
+                    results.into_iter().for_each(|result| show_account(world, result));
+                }
+                other => world.say(format!("{other:?}")),
+            }
+        }
         "show" => {
             let at = line.option("at").map_or(u64::MAX, number);
             let found = account_at(world.view(), id(words[0]), Revision(at)).unwrap();
@@ -124,12 +139,16 @@ fn show_account(world: &mut World<'_>, result: Result<AccountRecord, AccountCode
     world.say(result.map_or_else(|code| format!("refused: {code}"), |account| account_text(&account)));
 }
 
-fn transfers(world: &mut World<'_>, text: &str) {
+fn transfers(world: &mut World<'_>, text: &str, key: Option<Key>) {
     let mut command = Transfers::new(true);
+    key.into_iter().for_each(|key| command.set_key(key));
     for text in text.split(';') {
         command.push(&parse_transfer(&Line::parse(text.trim())));
     }
-    let Response::Transfers(replies) = apply(world, command.into_command()) else { panic!("transfers") };
+    let replies = match apply(world, command.into_command()) {
+        Response::Transfers(replies) => replies,
+        other => return world.say(format!("{other:?}")),
+    };
     for reply in replies {
         let TransferReply { code, duplicate, revision, position, detail, .. } = reply;
         let mut text = format!("{}{}", if duplicate { "again " } else { "" }, code.name());

@@ -3,13 +3,14 @@
 //! After the two bytes that begin each command (`command.rs`):
 //!
 //! ```text
-//! u8 wishes (1 = answer with balances), u16 count, little-endian, then each transfer:
+//! u8 wishes (1 = answer with balances, 2 = keyed), u16 count, little-endian, then each transfer:
 //!    u8    kind in the low 3 bits (0 single, 1 pending, 2 post, 3 void, 4 expired: in the journal only),
 //!          then flags: 0x08 linked to the next, 0x10 currency, 0x20 timeout, 0x40 code, 0x80 texts
 //!    u128  id
 //!    single, pending: u128 debit account, u128 credit account, varint amount
 //!    post: u128 id of the pending transfer, varint amount, 0 for all of it;   void, expired: u128 its id
 //!    by the flags: 8 bytes currency, varint timeout in ms, varint code, bytes reference, bytes user data
+//! if keyed: u128 key, u128 fingerprint
 //! ```
 //!
 //! Ids are 16 bytes, big-endian, as in a UUID. Varints are LEB128, up to 128 bits. There is one way to encode
@@ -27,6 +28,7 @@ pub const REFERENCE_BYTES_MAX: usize = 256;
 
 const HEADER: usize = 5;
 const WISH_BALANCES: u8 = 1;
+const KEYED: u8 = 2;
 
 const LINKED: u8 = 0x08;
 const CURRENCY: u8 = 0x10;
@@ -168,18 +170,29 @@ impl<'a> Transfer<'a> {
     }
 }
 
+/// What makes a request that creates several things one request: a client's key for it, and its content. The
+/// same key with other content is refused. Both are digests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Key {
+    /// The key, which is not zero. Among the ids of transfers it stands for the request.
+    pub id: u128,
+    /// Of all that the request asks for.
+    pub fingerprint: u128,
+}
+
 /// A command of transfers, encoded one after the other.
 #[derive(Debug)]
 pub struct Transfers {
     out: Vec<u8>,
     count: u16,
+    key: Option<Key>,
 }
 
 impl Transfers {
     /// An empty command. With `balances`, each transfer is answered with both accounts' balances after it.
     pub fn new(balances: bool) -> Self {
         let wishes = if balances { WISH_BALANCES } else { 0 };
-        Self { out: vec![VERSION, TRANSFERS, wishes, 0, 0], count: 0 }
+        Self { out: vec![VERSION, TRANSFERS, wishes, 0, 0], count: 0, key: None }
     }
 
     /// How many transfers there are.
@@ -197,6 +210,21 @@ impl Transfers {
         self.out.len()
     }
 
+    /// The transfers, encoded: what a fingerprint is made of.
+    pub fn content(&self) -> &[u8] {
+        &self.out[HEADER..]
+    }
+
+    /// Makes them one request with this key.
+    pub fn set_key(&mut self, key: Key) {
+        self.key = Some(key);
+    }
+
+    /// Whether they must be a command of their own.
+    pub fn is_whole(&self) -> bool {
+        self.key.is_some()
+    }
+
     /// Adds a transfer.
     ///
     /// # Panics
@@ -210,9 +238,10 @@ impl Transfers {
     /// Adds all transfers of another command after these.
     ///
     /// # Panics
-    /// They would be more than [`TRANSFERS_MAX`].
+    /// They would be more than [`TRANSFERS_MAX`], or one of the two must be a command of its own.
     pub fn append(&mut self, other: &Self) {
         assert!(self.len() + other.len() <= TRANSFERS_MAX, "callers bound a command's transfers");
+        assert!(!self.is_whole() && !other.is_whole(), "callers keep such commands apart");
         self.out[2] |= other.out[2];
         self.out.extend_from_slice(&other.out[HEADER..]);
         self.count += other.count;
@@ -220,20 +249,51 @@ impl Transfers {
 
     pub(crate) fn into_bytes(mut self) -> Bytes {
         self.out[3..HEADER].copy_from_slice(&self.count.to_le_bytes());
+        if let Some(key) = self.key {
+            self.out[2] |= KEYED;
+            self.out.extend_from_slice(&key.id.to_be_bytes());
+            self.out.extend_from_slice(&key.fingerprint.to_be_bytes());
+        }
         self.out.into()
     }
 }
 
-/// The header of a command of transfers: whether balances are wanted, how many there are, and a reader at the
-/// first.
-pub(super) fn decode_header(bytes: &[u8]) -> Result<(bool, usize, Reader<&[u8]>), Malformed> {
-    let mut cursor = Reader::new(bytes, "ledger command");
-    let (_version_and_kind, wishes) = (cursor.array::<2>()?, cursor.byte()?);
-    let count = usize::from(u16::from_le_bytes(cursor.array()?));
+/// A command of transfers, decoded.
+pub(super) struct Decoded<'c> {
+    /// Whether balances are wanted.
+    pub(super) balances: bool,
+    /// The transfers, each with its own bytes.
+    pub(super) members: Vec<(Transfer<'c>, &'c [u8])>,
+    pub(super) key: Option<Key>,
+}
+
+/// Takes a command of transfers apart.
+///
+/// # Errors
+/// It is none of this version, or has more transfers than a command may.
+pub(super) fn decode(bytes: &[u8]) -> Result<Decoded<'_>, Malformed> {
+    let mut reader = Reader::new(bytes, "ledger command");
+    let (_version_and_kind, wishes) = (reader.array::<2>()?, reader.byte()?);
+    let count = usize::from(u16::from_le_bytes(reader.array()?));
     if count > TRANSFERS_MAX {
-        Err(cursor.malformed())
+        return Err(reader.malformed());
+    }
+    let mut members = Vec::with_capacity(count);
+    for _ in 0..count {
+        let before = reader.clone().rest();
+        let transfer = Transfer::decode_from(&mut reader)?;
+        members.push((transfer, &before[..before.len() - reader.len()]));
+    }
+    let key = if wishes & KEYED != 0 {
+        Some(Key { id: reader.u128()?, fingerprint: reader.u128()? })
     } else {
-        Ok((wishes & WISH_BALANCES != 0, count, cursor))
+        None
+    };
+    let whole = reader.is_empty() && key.is_none_or(|key| key.id != 0);
+    if whole {
+        Ok(Decoded { balances: wishes & WISH_BALANCES != 0, members, key })
+    } else {
+        Err(reader.malformed())
     }
 }
 
@@ -271,15 +331,35 @@ mod tests {
         golden.push(3);
         id(&mut golden, &[6, 4]);
         assert_eq!(&command.bytes[..], &golden[..]);
-        let (balances, count, mut cursor) = decode_header(&command.bytes).unwrap();
-        assert!(balances);
-        let decoded: Vec<_> = (0..count).map(|_| Transfer::decode_from(&mut cursor).unwrap()).collect();
-        assert!(cursor.is_empty());
-        assert_eq!((decoded[0].currency, decoded[1].kind, decoded[1].reference), (Some(eur), pending, "r"));
-        for length in HEADER..golden.len() {
-            let (_, _, mut cut) = decode_header(&golden[..length]).unwrap();
-            assert!((0..count).any(|_| Transfer::decode_from(&mut cut).is_err()), "cut at {length}");
+        let decoded = decode(&command.bytes).unwrap();
+        assert!(decoded.balances && decoded.key.is_none());
+        let transfers: Vec<_> = decoded.members.iter().map(|(transfer, _)| *transfer).collect();
+        assert_eq!(
+            (transfers[0].currency, transfers[1].kind, transfers[1].reference),
+            (Some(eur), pending, "r")
+        );
+        for length in 0..golden.len() {
+            assert!(decode(&golden[..length]).is_err(), "cut at {length}");
         }
+        assert!(decode(&[&golden[..], b"more"].concat()).is_err());
+    }
+
+    #[test]
+    fn layout_of_a_keyed_command_is_pinned() {
+        let mut transfers = Transfers::new(false);
+        transfers.push(&Transfer::new(6, Kind::Void { pending: 4 }));
+        let key = Key { id: 7, fingerprint: 8 };
+        transfers.set_key(key);
+        let id = |n: u8| [&[0; 15][..], &[n]].concat();
+        let golden = [&[1, 1, 2, 1, 0, 3][..], &id(6), &id(4), &id(7), &id(8)].concat();
+        assert_eq!(&transfers.into_command().bytes[..], &golden[..]);
+        assert_eq!(decode(&golden).unwrap().key, Some(key));
+        for length in 0..golden.len() {
+            assert!(decode(&golden[..length]).is_err(), "cut at {length}");
+        }
+        // No key is zero.
+        let nothing = [&golden[..38], &[0; 32]].concat();
+        assert!(decode(&nothing).is_err());
     }
 
     #[test]

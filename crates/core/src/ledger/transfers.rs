@@ -195,7 +195,7 @@ impl Run<'_, '_> {
         let entry = match self.known(id)? {
             Some(Known::Here(position)) => Some(self.entry_here(position)?),
             Some(Known::Stored(revision, position)) => query::entry_at(self.tx.view(), revision, position)?,
-            None => None,
+            Some(Known::Key) | None => None,
         };
         let refused = |entry: &Entry| matches!(entry.transfer().kind, Kind::Pending { .. });
         Ok(if entry.as_ref().is_none_or(refused) { Code::PendingUnknown } else { Code::NotPending })

@@ -36,30 +36,41 @@ pub(super) async fn create(
 }
 
 /// Create up to 1,000 accounts
+///
+/// With an Idempotency-Key the same request again creates nothing and gets the accounts, and the key with another body is
+/// refused (409), as a whole.
 #[utoipa::path(post, path = "/v1/accounts/batch", tag = "accounts", request_body = NewAccounts,
+    params(("Idempotency-Key" = Option<String>, Header, description = "For the whole batch; accounts without an id get theirs from it")),
     responses((status = 200, body = AccountResults), (status = "4XX", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn create_many(
     State(desk): State<Desk>,
+    headers: HeaderMap,
     Body(wanted): Body<NewAccounts>,
 ) -> Result<Json<AccountResults>, Problem> {
     let count = wanted.accounts.len();
     if count == 0 || count > ACCOUNTS_MAX {
         return Err(Problem::field("accounts", format!("{count} is not between 1 and {ACCOUNTS_MAX}")));
     }
+    let key = extract::request_key(&headers)?;
     let mut accounts = Vec::with_capacity(count);
     for (place, wanted) in wanted.accounts.into_iter().enumerate() {
         let field = format!("accounts[{place}].");
-        let id = match &wanted.id {
-            Some(id) => extract::uuid(id, &format!("{field}id"))?,
-            None => uuid::Uuid::now_v7().as_u128(),
-        };
+        let id = extract::item_id(key, wanted.id.as_deref(), place, &field)?;
         accounts.push(new_account(&desk, wanted, id, &field).await?);
     }
     let result = |result: Result<ledger::AccountRecord, ledger::AccountCode>| match result {
         Ok(account) => AccountResult { account: Some(Account::of(&account)), refused: None },
         Err(code) => AccountResult { account: None, refused: Some(code.to_string()) },
     };
-    let results = desk.book.create_accounts(accounts).await?.0.into_iter().map(result).collect();
+    let made = match key {
+        None => desk.book.create_accounts(accounts).await?.0,
+        Some(key) => {
+            let content = ledger::Operation::create_accounts(accounts.clone()).into_command().bytes;
+            let key = extract::keyed(key, "accounts", &content);
+            desk.book.create_accounts_keyed(accounts, key).await?.ok_or_else(Problem::key_conflict)?
+        }
+    };
+    let results = made.into_iter().map(result).collect();
     Ok(Json(AccountResults { results }))
 }
 

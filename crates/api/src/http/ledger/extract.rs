@@ -7,7 +7,7 @@ use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::IntoResponse;
-use quoin_core::ledger::{AmountError, Currency, parse_amount};
+use quoin_core::ledger::{AmountError, Currency, Key, parse_amount};
 use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
@@ -126,9 +126,18 @@ pub(super) fn responds_async(headers: &HeaderMap) -> bool {
 /// The id of what a request creates: the body's, one derived from the `Idempotency-Key`, or a new one.
 pub(super) fn request_id(headers: &HeaderMap, id: Option<&str>) -> Result<u128, Problem> {
     let given = id.map(|id| uuid(id, "id")).transpose()?;
-    let Some(key) = headers.get("idempotency-key") else {
-        return Ok(given.unwrap_or_else(|| Uuid::now_v7().as_u128()));
-    };
+    match (request_key(headers)?, given) {
+        (None, given) => Ok(given.unwrap_or_else(|| Uuid::now_v7().as_u128())),
+        (Some(key), Some(id)) if id != key => {
+            Err(Problem::field("id", "differs from the Idempotency-Key; give one of the two"))
+        }
+        (Some(key), _) => Ok(key),
+    }
+}
+
+/// The id that the `Idempotency-Key` stands for; `None` if there is none.
+pub(super) fn request_key(headers: &HeaderMap) -> Result<Option<u128>, Problem> {
+    let Some(key) = headers.get("idempotency-key") else { return Ok(None) };
     // A structured field has the key in quotes, which many clients leave out.
     let key = key.as_bytes();
     let key = key.strip_prefix(b"\"").and_then(|key| key.strip_suffix(b"\"")).unwrap_or(key);
@@ -136,20 +145,50 @@ pub(super) fn request_id(headers: &HeaderMap, id: Option<&str>) -> Result<u128, 
         let detail = format!("has {} bytes, not between 1 and {KEY_BYTES_MAX}", key.len());
         return Err(Problem::field("Idempotency-Key", detail));
     }
-    let of_key = match std::str::from_utf8(key).ok().and_then(|key| Uuid::parse_str(key).ok()) {
+    Ok(Some(match std::str::from_utf8(key).ok().and_then(|key| Uuid::parse_str(key).ok()) {
         Some(id) if !id.is_nil() => id.as_u128(),
-        _ => {
-            let digest = Sha256::digest(key);
-            let first = digest.first_chunk().copied().expect("a digest has 32 bytes");
-            uuid::Builder::from_custom_bytes(first).into_uuid().as_u128()
+        _ => digest_id(&[key]),
+    }))
+}
+
+/// The id of the item at `place` of a request that creates several: the item's, one derived from the request's
+/// `key`, or a new one. `prefix` is the item's field.
+pub(super) fn item_id(
+    key: Option<u128>,
+    id: Option<&str>,
+    place: usize,
+    prefix: &str,
+) -> Result<u128, Problem> {
+    let given = id.map(|id| uuid(id, &format!("{prefix}id"))).transpose()?;
+    match (key, given) {
+        (Some(key), Some(id)) if id == key => {
+            let detail = "is the Idempotency-Key, which stands for the whole request; give another, or none";
+            Err(Problem::field(format!("{prefix}id"), detail))
         }
-    };
-    match given {
-        Some(id) if id != of_key => {
-            Err(Problem::field("id", "differs from the Idempotency-Key; give one of the two"))
+        (_, Some(id)) => Ok(id),
+        (Some(key), None) => {
+            let place = u32::try_from(place).expect("lists are bounded");
+            Ok(digest_id(&[b"item", &key.to_be_bytes(), &place.to_be_bytes()]))
         }
-        _ => Ok(of_key),
+        (None, None) => Ok(Uuid::now_v7().as_u128()),
     }
+}
+
+/// The key of a request that creates several things of a kind, with what tells it from other requests with the same
+/// key: its encoded `content`.
+pub(super) fn keyed(id: u128, kind: &str, content: &[u8]) -> Key {
+    let digest = Sha256::new_with_prefix(kind).chain_update([0]).chain_update(content).finalize();
+    Key { id, fingerprint: u128::from_be_bytes(first_half(&digest.into())) }
+}
+
+/// A UUID of version 8, made of a digest.
+fn digest_id(parts: &[&[u8]]) -> u128 {
+    let digest = parts.iter().fold(Sha256::new(), |digest, part| digest.chain_update(part)).finalize();
+    uuid::Builder::from_custom_bytes(first_half(&digest.into())).into_uuid().as_u128()
+}
+
+fn first_half(digest: &[u8; 32]) -> [u8; 16] {
+    *digest.first_chunk().expect("a digest has 32 bytes")
 }
 
 /// An id, which is not nil.
@@ -209,6 +248,22 @@ mod tests {
         let (one, other) =
             (request_id(&HeaderMap::new(), None).unwrap(), request_id(&HeaderMap::new(), None).unwrap());
         assert_ne!(one, other);
+    }
+
+    #[test]
+    fn ids_that_come_from_a_key_are_pinned() {
+        // They are on disk: another way to derive them would do again what was done.
+        let shown = |id: u128| Uuid::from_u128(id).to_string();
+        let key = request_key(&headers("idempotency-key", "order-17")).unwrap();
+        assert_eq!(key.map(shown).as_deref(), Some("72a90ea3-da8b-8dd0-9bde-2f27314e02e2"));
+        assert_eq!(shown(item_id(key, None, 0, "").unwrap()), "f129f608-58c8-81b8-b56f-aadfcf584f5f");
+        assert_eq!(shown(item_id(key, None, 1, "").unwrap()), "352ac5b9-a415-85c4-b9d4-c77bc9d50413");
+        assert_eq!(shown(keyed(1, "transfers", b"x").fingerprint), "1b9cab33-69bc-23f6-cd65-ce45dffe6dd1");
+        assert_ne!(keyed(1, "accounts", b"x").fingerprint, keyed(1, "transfers", b"x").fingerprint);
+        let own = "0190b5e2-7f2c-7c1e-9d1a-3f5b8c2a4e61";
+        assert_eq!(item_id(key, Some(own), 1, "").map(shown).unwrap(), own);
+        let same = request_key(&headers("idempotency-key", own)).unwrap();
+        assert!(item_id(same, Some(own), 1, "").is_err());
     }
 
     #[test]

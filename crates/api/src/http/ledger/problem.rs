@@ -78,6 +78,13 @@ impl Problem {
         Self { transfer: transfer.map(Box::new), ..Self::new(status, code.name(), title, code.text()) }
     }
 
+    /// The `Idempotency-Key` of a request for several things was used before, for something else.
+    pub(super) fn key_conflict() -> Self {
+        let detail = "the key was used before for another request, and nothing was done: take a new key";
+        Self::new(StatusCode::CONFLICT, "id_conflict", "The key was used before", detail)
+            .named("Idempotency-Key")
+    }
+
     fn with_retry(self, retry_after_s: u32) -> Self {
         Self { retry_after_s: Some(retry_after_s), ..self }
     }

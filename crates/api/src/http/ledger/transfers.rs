@@ -49,8 +49,12 @@ pub(super) async fn create(
 }
 
 /// Create up to 8,190 transfers in order, in one step
+///
+/// With an Idempotency-Key the same request again does nothing and gets the same answer, and the key with another body
+/// is refused (409), as a whole.
 #[utoipa::path(post, path = "/v1/transfers/batch", tag = "transfers", request_body = NewTransfers,
-    params(("Prefer" = Option<String>, Header, description = "respond-async: answer 202 when they are durable")),
+    params(("Idempotency-Key" = Option<String>, Header, description = "For the whole batch; transfers without an id get theirs from it"),
+        ("Prefer" = Option<String>, Header, description = "respond-async: answer 202 when they are durable")),
     responses((status = 200, body = TransferResults), (status = 202, body = AcceptedAll),
         (status = "4XX", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn create_many(
@@ -66,20 +70,24 @@ pub(super) async fn create_many(
     if transfers.last().is_some_and(|last| last.linked) {
         return Err(Problem::field("transfers", "the last one is linked to the next, which is missing"));
     }
-    let accepted_only = extract::responds_async(&headers);
+    let (accepted_only, key) = (extract::responds_async(&headers), extract::request_key(&headers)?);
     let mut command = Transfers::new(!accepted_only);
     let mut all = Vec::with_capacity(count);
     for (place, body) in transfers.iter().enumerate() {
         let prefix = format!("transfers[{place}].");
-        let id = match &body.id {
-            Some(id) => extract::uuid(id, &format!("{prefix}id"))?,
-            None => uuid::Uuid::now_v7().as_u128(),
-        };
+        let id = extract::item_id(key, body.id.as_deref(), place, &prefix)?;
         let wanted = understand(&desk, body, id, &prefix).await?;
         command.push(&wanted.transfer);
         all.push(wanted);
     }
-    let replies = desk.book.transfers(command).await?.replies;
+    let applied = match key {
+        None => desk.book.transfers(command).await?,
+        Some(key) => {
+            let key = extract::keyed(key, "transfers", command.content());
+            desk.book.transfers_keyed(command, key).await?.ok_or_else(Problem::key_conflict)?
+        }
+    };
+    let replies = applied.replies;
     if accepted_only && replies.iter().all(|reply| reply.code != Code::IdConflict) {
         let accepted = all.iter().map(|wanted| accepted(wanted.transfer.id)).collect();
         return Ok(accepted_response(None, &AcceptedAll { accepted }));

@@ -1,0 +1,146 @@
+//! The pages, asked as clients do.
+
+use super::{document, routes};
+use crate::ledger::Book;
+use crate::life::Life;
+use crate::testing::alone;
+use axum::Router;
+use axum::body::{Body, to_bytes};
+use axum::extract::Request;
+use serde_json::{Value, json};
+use tower_service::Service;
+
+const ALICE: &str = "0190b5e2-7f2c-7c1e-9d1a-000000000001";
+const BOB: &str = "0190b5e2-7f2c-7c1e-9d1a-000000000002";
+
+/// A node's pages.
+struct Pages(Router);
+
+impl Pages {
+    async fn ask(&mut self, method: &str, path: &str, key: Option<&str>, body: &Value) -> (u16, Value) {
+        let mut request =
+            Request::builder().method(method).uri(path).header("content-type", "application/json");
+        if let Some(key) = key {
+            request = request.header("idempotency-key", key);
+        }
+        let body = if body.is_null() { Body::empty() } else { Body::from(body.to_string()) };
+        let answer = self.0.call(request.body(body).unwrap()).await.unwrap();
+        let status = answer.status().as_u16();
+        let bytes = to_bytes(answer.into_body(), usize::MAX).await.unwrap();
+        (status, serde_json::from_slice(&bytes).unwrap_or(Value::Null))
+    }
+
+    async fn post(&mut self, path: &str, key: &str, body: &Value) -> (u16, Value) {
+        self.ask("POST", path, Some(key), body).await
+    }
+
+    async fn get(&mut self, path: &str) -> (u16, Value) {
+        self.ask("GET", path, None, &Value::Null).await
+    }
+
+    async fn balances(&mut self) -> [String; 2] {
+        let mut balances = Vec::new();
+        for account in [ALICE, BOB] {
+            let (_, account) = self.get(&format!("/v1/accounts/{account}")).await;
+            balances.push(format!("{} {}", account["balance"], account["locked"]).replace('"', ""));
+        }
+        balances.try_into().unwrap()
+    }
+}
+
+/// Runs `test` against a node with two accounts, the first with 1000 EUR.
+fn with_pages(test: impl AsyncFnOnce(Pages)) {
+    alone(|engine| async move {
+        let (_running, life) = tokio::sync::watch::channel(false);
+        let mut pages = Pages(routes(Book::start(engine), Life(life)));
+        for id in [ALICE, BOB] {
+            let made = pages.ask("POST", "/v1/accounts", None, &json!({"id": id, "currency": "EUR"})).await;
+            assert_eq!(made.0, 201, "{made:?}");
+        }
+        let deposit = json!({"account": ALICE, "amount": "1000", "currency": "EUR"});
+        assert_eq!(pages.ask("POST", "/v1/deposits", None, &deposit).await.0, 201);
+        test(pages).await;
+    });
+}
+
+fn single(amount: &str) -> Value {
+    json!({"debit_account": ALICE, "credit_account": BOB, "amount": amount, "currency": "EUR"})
+}
+
+/// The key of a batch was ignored: the same request twice moved the money twice, and made the accounts twice.
+#[test]
+fn every_post_with_a_key_is_done_once_and_refused_with_another_body() {
+    with_pages(async |mut pages| {
+        for id in [0x51, 0x52_u64] {
+            let mut pending = single("5");
+            (pending["kind"], pending["id"]) =
+                ("pending".into(), format!("0190b5e2-7f2c-7c1e-9d1a-{id:012x}").into());
+            assert_eq!(pages.ask("POST", "/v1/transfers", None, &pending).await.0, 201);
+        }
+        let ending =
+            |id: &str, how: &str| format!("/v1/transfers/0190b5e2-7f2c-7c1e-9d1a-0000000000{id}/{how}");
+        let batch = |amounts: &[&str]| json!({"transfers": amounts.iter().map(|one| single(one)).collect::<Vec<_>>()});
+        let accounts = |count| json!({"accounts": vec![json!({"currency": "EUR"}); count]});
+        let movement = |amount| json!({"account": ALICE, "amount": amount, "currency": "EUR"});
+        let cases = [
+            ("/v1/transfers".to_owned(), single("1"), vec![single("2")]),
+            (
+                "/v1/transfers/batch".into(),
+                batch(&["3", "4"]),
+                vec![batch(&["3"]), batch(&["3", "4", "5"]), batch(&["3", "5"])],
+            ),
+            (
+                ending("51", "post"),
+                json!({"amount": "1", "currency": "EUR"}),
+                vec![json!({"amount": "2", "currency": "EUR"})],
+            ),
+            (ending("52", "void"), json!({}), vec![json!({"code": 1})]),
+            ("/v1/deposits".into(), movement("6"), vec![movement("7")]),
+            ("/v1/withdrawals".into(), movement("8"), vec![movement("9")]),
+            ("/v1/accounts".into(), json!({"currency": "EUR"}), vec![json!({"currency": "USD"})]),
+            ("/v1/accounts/batch".into(), accounts(2), vec![accounts(1), accounts(3)]),
+        ];
+        for (number, (path, body, others)) in cases.iter().enumerate() {
+            let key = format!("key-{number}");
+            let first = pages.post(path, &key, body).await;
+            assert!(first.0 < 300, "{path}: {first:?}");
+            let after = (pages.balances().await, pages.get("/v1/accounts").await);
+            let again = pages.post(path, &key, body).await;
+            assert!(again.0 < 300, "{path}: {again:?}");
+            let without =
+                |answer: &Value| answer.to_string().replace("\"duplicate\":true", "\"duplicate\":false");
+            assert_eq!(without(&again.1), without(&first.1), "{path}");
+            for other in others {
+                let refused = pages.post(path, &key, other).await;
+                assert_eq!(refused.0, 409, "{path}: {refused:?}");
+                assert_eq!(refused.1["type"], "urn:quoin:problem:id_conflict");
+            }
+            assert_eq!((pages.balances().await, pages.get("/v1/accounts").await), after, "{path}");
+        }
+        // 1000 - 1 - 3 - 4 - 1 + 6 - 8
+        assert_eq!(pages.balances().await, ["989.00 0.00", "9.00 0.00"]);
+        // One key is one request, whatever its path.
+        for (key, path, body) in [
+            ("key-0", "/v1/transfers/batch", batch(&["1"])),
+            ("key-1", "/v1/transfers", single("3")),
+            ("key-1", "/v1/accounts/batch", accounts(2)),
+            ("key-7", "/v1/transfers/batch", batch(&["3", "4"])),
+            ("key-6", "/v1/accounts/batch", accounts(1)),
+            ("key-7", "/v1/accounts", json!({"currency": "EUR"})),
+        ] {
+            assert_eq!(pages.post(path, key, &body).await.0, 409, "{key} {path}");
+        }
+        assert_eq!(pages.balances().await, ["989.00 0.00", "9.00 0.00"]);
+    });
+}
+
+#[test]
+fn the_document_is_openapi_3_1_and_has_every_path() {
+    let document = serde_json::to_value(document()).unwrap();
+    assert_eq!(document["openapi"], "3.1.0");
+    let paths = document["paths"].as_object().unwrap();
+    assert_eq!(paths.len(), 13);
+    assert!(document["components"]["schemas"]["Problem"]["properties"]["type"].is_object());
+    let text = document.to_string();
+    assert!(!text.contains("\"type\":\"number\""), "amounts are never floats");
+}
