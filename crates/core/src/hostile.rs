@@ -379,6 +379,10 @@ fn transfers(random: &mut Random) -> Command {
     if random.once_in(4) {
         transfers.set_key(key(random));
     }
+    if random.once_in(4) {
+        let (number, after) = (random.below(5), random.below(4));
+        transfers.set_fence(ledger::Fence { stream: account(random), number, after });
+    }
     transfers.into_command()
 }
 

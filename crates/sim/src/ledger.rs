@@ -1,12 +1,13 @@
 //! Work on the ledger: transfers, some linked, some pending, asked again with the same ids through other replicas,
-//! whether they were answered or not. Each must get one answer, for ever.
+//! whether they were answered or not. Each must get one answer, for ever. Some are batches of a stream, all under way at
+//! once and never asked again: those that are recorded must be the first ones of the stream.
 
 use crate::clients::Known;
 use crate::world::World;
 use anyhow::{Result, ensure};
 use quoin_core::ledger::{
-    Code, Kind, NewAccount, Operation, Reply, Response, Rule, Transfer, TransferReply, Transfers, account,
-    transfer,
+    Code, Fence, Kind, NewAccount, Operation, Reply, Response, Rule, Transfer, TransferReply, Transfers,
+    account, transfer,
 };
 use quoin_core::{Command, Face, Revision};
 use quoin_engine::ReadView;
@@ -26,6 +27,9 @@ pub(crate) struct Ledger {
     answers: BTreeMap<u128, Answer>,
     /// Those whose first answer has come. It may come after that to another attempt.
     done: BTreeSet<u128>,
+    /// The groups of each stream, in order.
+    streams: Vec<Vec<usize>>,
+    streamed: BTreeSet<usize>,
 }
 
 /// The first answer to a transfer.
@@ -37,12 +41,13 @@ struct Answer {
 }
 
 impl Ledger {
-    fn command(&self, group: usize) -> Command {
+    fn command(&self, group: usize, fence: Option<Fence>) -> Command {
         let (mut command, transfers) = (Transfers::new(false), &self.groups[group]);
         for (place, (id, kind)) in transfers.iter().enumerate() {
             let linked = place + 1 < transfers.len();
             command.push(&Transfer { linked, ..Transfer::new(*id, *kind) });
         }
+        fence.into_iter().for_each(|fence| command.set_fence(fence));
         command.into_command()
     }
 
@@ -85,15 +90,31 @@ impl World {
         if self.ledger.groups.is_empty() || self.rng.random_bool(0.05) {
             self.create_accounts(place);
         }
+        if self.rng.random_bool(0.2) {
+            return self.stream(place);
+        }
         let known = self.ledger.groups.len();
-        let group = if known > 0 && self.rng.random_bool(0.4) {
-            // Mostly late ones: those before were asked for often enough.
-            known - 1 - self.rng.random_range(0..known.min(10))
-        } else {
-            self.ledger.draw(&mut self.rng)
-        };
-        let (at, command) = (self.process_at(place), self.ledger.command(group));
+        let again = known > 0 && self.rng.random_bool(0.4);
+        // Mostly late ones: those before were asked for often enough.
+        let again = again.then(|| known - 1 - self.rng.random_range(0..known.min(10)));
+        let again = again.filter(|group| !self.ledger.streamed.contains(group));
+        let group = again.unwrap_or_else(|| self.ledger.draw(&mut self.rng));
+        let (at, command) = (self.process_at(place), self.ledger.command(group, None));
         self.propose(place, Known::Transfers { at, group }, command);
+    }
+
+    /// A client sends batches of a stream, and waits for none of them.
+    fn stream(&mut self, place: usize) {
+        let count = self.rng.random_range(2..6);
+        let groups: Vec<usize> = (0..count).map(|_| self.ledger.draw(&mut self.rng)).collect();
+        let (at, stream) = (self.process_at(place), self.ledger.streams.len() as u128);
+        for (after, group) in (0..).zip(&groups) {
+            let fence = Fence { stream, number: after + 1, after };
+            let command = self.ledger.command(*group, Some(fence));
+            self.propose(place, Known::Transfers { at, group: *group }, command);
+        }
+        self.ledger.streamed.extend(&groups);
+        self.ledger.streams.push(groups);
     }
 
     fn create_accounts(&mut self, place: usize) {
@@ -109,6 +130,10 @@ impl World {
 
     /// Transfers were answered.
     pub(crate) fn transferred(&mut self, group: usize, reply: &Reply) -> Result<()> {
+        if self.ledger.streamed.contains(&group) && reply.response == Response::Fenced {
+            self.counts.fenced += 1;
+            return Ok(());
+        }
         let Response::Transfers(replies) = &reply.response else {
             anyhow::bail!("transfers were answered {:?}", reply.response);
         };
@@ -127,6 +152,18 @@ impl World {
             credits += account.balances.credits_posted;
         }
         ensure!(debits == credits, "the books do not balance: {debits} debits, {credits} credits");
+        for (stream, groups) in self.ledger.streams.iter().enumerate() {
+            let mut lost = None;
+            for group in groups {
+                let recorded = transfer(view.view(), self.ledger.groups[*group][0].0)?.is_some();
+                let after = lost.filter(|_| recorded);
+                ensure!(
+                    after.is_none(),
+                    "stream {stream}: {group} of {groups:?} is recorded after {after:?} was not"
+                );
+                lost = lost.or((!recorded).then_some(group));
+            }
+        }
         for (id, answer) in &self.ledger.answers {
             let found = transfer(view.view(), *id)?;
             let entry = found.as_ref().map(|found| (found.entry.revision, found.entry.position));

@@ -34,6 +34,8 @@ pub struct Counts {
     pub local_reads: u64,
     /// Answered transfers of the ledger, those that were asked again included.
     pub transfers: u64,
+    /// Batches of streams that were refused, for one before them was lost.
+    pub fenced: u64,
     /// Writes that were proposed to take turns.
     pub paced: u64,
     /// Answered transactions over several keys.

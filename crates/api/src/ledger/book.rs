@@ -13,8 +13,8 @@
 use crate::commands::read;
 use crate::error::Error;
 use quoin_core::ledger::{
-    self, AccountCode, AccountRecord, Key, NewAccount, NewCurrency, Operation, Response, TRANSFERS_MAX,
-    TransferReply, Transfers, UpdateAccount,
+    self, AccountCode, AccountRecord, Fence, Key, NewAccount, NewCurrency, Operation, Response,
+    TRANSFERS_MAX, TransferReply, Transfers, UpdateAccount,
 };
 use quoin_core::{Command, Reply, Revision, Stamp};
 use quoin_engine::{Consistency, Engine, ProposeError, ReadView};
@@ -105,13 +105,25 @@ impl Book {
         if reply.response == Response::KeyConflict { Ok(None) } else { applied(reply).map(Some) }
     }
 
-    /// Applies transfers without gathering or retrying, for callers who keep an order themselves.
+    /// Applies a batch of a stream, without gathering or retrying: a batch that is lost ends its stream.
     ///
     /// # Errors
-    /// See [`Engine::propose`].
-    pub(crate) async fn transfers_at_once(self, transfers: Transfers) -> Result<Applied, Error> {
+    /// The batch before it is not recorded, and then this one is not either; or see [`Engine::propose`].
+    pub(crate) async fn transfers_in_order(
+        self,
+        mut transfers: Transfers,
+        fence: Fence,
+    ) -> Result<Applied, Error> {
         self.check_space()?;
-        applied(ledger_reply(self.engine.propose(transfers.into_command()).await?)?)
+        transfers.set_fence(fence);
+        let reply = ledger_reply(self.engine.propose(transfers.into_command()).await?)?;
+        if reply.response == Response::Fenced {
+            return Err(Error::unavailable(
+                "nothing was done: a batch before this one on the stream was not recorded; send all that were not \
+                 answered again, in order, on a new stream",
+            ));
+        }
+        applied(reply)
     }
 
     /// Creates accounts, each with its own result, retrying. Returns the newest revision too.

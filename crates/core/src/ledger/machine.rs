@@ -7,6 +7,7 @@ use super::command::{
     self, NewAccount, NewCurrency, OPERATION, Operation, Rule, Status, TRANSFERS, UpdateAccount,
 };
 use super::currency::{self, Currency};
+use super::fence::Fences;
 use super::hot::Hot;
 use super::journal;
 use super::query::{currency_scale, read_account};
@@ -38,6 +39,7 @@ pub struct Machine {
     /// The store says that nothing is known of ids by their order.
     unordered: bool,
     expiries: ExpiryIndex,
+    fences: Fences,
 }
 
 impl Machine {
@@ -48,7 +50,8 @@ impl Machine {
     pub fn open(view: View<'_>, stamp: Stamp) -> Result<Self, StoreError> {
         let expiries = ExpiryIndex::open(view, record::EXPIRIES)?;
         let unordered = view.get(record::CEILING_KEY)?.is_some_and(|ceiling| *ceiling == [0xff; 16]);
-        Ok(Self { hot: Hot::default(), stretch: Stretch::open(view, stamp)?, unordered, expiries })
+        let (stretch, fences) = (Stretch::open(view, stamp)?, Fences::open(view)?);
+        Ok(Self { hot: Hot::default(), stretch, unordered, expiries, fences })
     }
 
     /// When the next pending transfer may expire; never later than it does.
@@ -107,13 +110,19 @@ impl Machine {
     }
 
     fn transfers(&mut self, tx: &mut Tx<'_>, bytes: &[u8]) -> Result<Response, StoreError> {
-        let Some(Decoded { balances, members, key }) = decode_transfers(bytes) else {
+        let Some(Decoded { balances, members, key, fence }) = decode_transfers(bytes) else {
             return Ok(Response::Malformed);
         };
+        if fence.is_some_and(|fence| !self.fences.pass(&fence)) {
+            return Ok(Response::Fenced);
+        }
         if let Some(key) = key
             && !self.take_key(tx, key)?
         {
             return Ok(Response::KeyConflict);
+        }
+        if let Some(fence) = fence {
+            self.fences.advance(tx, &fence);
         }
         let mut run = self.run(tx, balances, members.len());
         for group in members.chunk_by(|(one, _), _| one.linked) {

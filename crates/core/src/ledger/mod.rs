@@ -3,7 +3,8 @@
 //! `command.rs`, `transfer.rs`, `reply.rs` and `code.rs` are what clients ask and are answered; `machine.rs`
 //! is what a command does to accounts, `run.rs`, `transfers.rs`, `known.rs` and `recording.rs` what it does
 //! to balances; `query.rs` is how the store is read, `record.rs` and `journal.rs` are its bytes;
-//! `currency.rs` is units and decimal amounts, `hot.rs` a cache, `stretch.rs` tells new ids without a lookup.
+//! `currency.rs` is units and decimal amounts, `hot.rs` a cache, `stretch.rs` tells new ids without a lookup,
+//! `fence.rs` keeps streams in order.
 //!
 //! What it deliberately does not do: convert between currencies (two linked transfers do), compute interest,
 //! or forget. The journal and the histories of accounts are kept when revisions are compacted.
@@ -11,6 +12,7 @@
 mod code;
 mod command;
 mod currency;
+mod fence;
 mod hot;
 mod journal;
 mod known;
@@ -31,6 +33,7 @@ mod transfers;
 pub use code::Code;
 pub use command::{NewAccount, NewCurrency, Operation, Rule, Status, UpdateAccount};
 pub use currency::{AmountError, Currency, SCALE_MAX, format_amount, format_signed, iso_scale, parse_amount};
+pub use fence::Fence;
 pub use journal::{Entry, Journal, Resolution};
 pub use machine::{ACCOUNTS_MAX, Machine, NUMBER_BYTES_MAX};
 pub use query::{

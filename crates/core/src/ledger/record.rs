@@ -10,6 +10,7 @@
 //!                   request for several things: 0, 0, and the request's fingerprint, 16 bytes
 //! h id revision     an account's balances after a command, and its transfers in the command. Kept forever.
 //! p id              a pending transfer's state
+//! f stream          a stream's newest batch: varint number, varint sequence, see `fence.rs`
 //! x deadline id     nothing: look at this pending transfer at the deadline, see crate::expiry
 //! m                 16 bytes 0xff: to earlier versions, a bound of the recorded UUIDs of version 7
 //! ```
@@ -37,6 +38,7 @@ pub(super) const CURRENCIES: u8 = b'u';
 pub(super) const IDS: u8 = b'i';
 pub(super) const HISTORY: u8 = b'h';
 pub(super) const PENDING: u8 = b'p';
+pub(super) const FENCES: u8 = b'f';
 /// The keyspace of the expiry index, whose subjects are pending transfers' ids.
 pub(super) const EXPIRIES: [u8; 2] = [FACE, b'x'];
 /// Where earlier versions keep a bound above which they look up no id. It is the largest of all, so that they

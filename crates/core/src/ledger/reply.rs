@@ -31,6 +31,8 @@ pub enum Response {
     Currency(Result<(), AccountCode>),
     /// The request's key was used before, for something else. Nothing was done.
     KeyConflict,
+    /// The batch before it on its stream is not recorded. Nothing was done.
+    Fenced,
     /// The bytes are not a command of this version.
     Malformed,
 }

@@ -8,6 +8,7 @@
 //!     single ID DEBIT CREDIT AMOUNT    pending ID DEBIT CREDIT AMOUNT [timeout=MS]
 //!     post ID PENDING [AMOUNT]         void ID PENDING
 //!     each with [linked] [currency=CODE] [code=N] [ref=TEXT]
+//! fenced STREAM NUMBER AFTER TRANSFER; TRANSFER; ...
 //! keyed KEY FINGERPRINT TRANSFER; TRANSFER; ...   keyed-account KEY FINGERPRINT ID CURRENCY
 //! show ID [at=REVISION]   accounts [after=ID] [limit=N]   number NUMBER   transfer ID
 //! statement ID [before=REVISION.POSITION] [since=REVISION] [limit=N]   journal FROM   revision-at STAMP
@@ -37,10 +38,16 @@ fn run(world: &mut World<'_>, line: &Line<'_>) -> bool {
         }
         "account" => create(world, line),
         "update" => update(world, line),
-        "do" => transfers(world, rest, None),
+        "do" => transfers(world, rest, Transfers::new(true)),
+        "fenced" => {
+            let mut command = Transfers::new(true);
+            command.set_fence(Fence { stream: id(words[0]), number: line.number(1), after: line.number(2) });
+            transfers(world, rest.splitn(4, ' ').nth(3).unwrap(), command);
+        }
         "keyed" => {
-            let key = Key { id: id(words[0]), fingerprint: line.number(1) };
-            transfers(world, rest.splitn(3, ' ').nth(2).unwrap(), Some(key));
+            let mut command = Transfers::new(true);
+            command.set_key(Key { id: id(words[0]), fingerprint: line.number(1) });
+            transfers(world, rest.splitn(3, ' ').nth(2).unwrap(), command);
         }
         "keyed-account" => {
             let key = Key { id: id(words[0]), fingerprint: line.number(1) };
@@ -139,9 +146,7 @@ fn show_account(world: &mut World<'_>, result: Result<AccountRecord, AccountCode
     world.say(result.map_or_else(|code| format!("refused: {code}"), |account| account_text(&account)));
 }
 
-fn transfers(world: &mut World<'_>, text: &str, key: Option<Key>) {
-    let mut command = Transfers::new(true);
-    key.into_iter().for_each(|key| command.set_key(key));
+fn transfers(world: &mut World<'_>, text: &str, mut command: Transfers) {
     for text in text.split(';') {
         command.push(&parse_transfer(&Line::parse(text.trim())));
     }

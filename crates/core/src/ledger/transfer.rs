@@ -3,7 +3,7 @@
 //! After the two bytes that begin each command (`command.rs`):
 //!
 //! ```text
-//! u8 wishes (1 = answer with balances, 2 = keyed), u16 count, little-endian, then each transfer:
+//! u8 wishes (1 = answer with balances, 2 = keyed, 4 = fenced), u16 count, little-endian, then each transfer:
 //!    u8    kind in the low 3 bits (0 single, 1 pending, 2 post, 3 void, 4 expired: in the journal only),
 //!          then flags: 0x08 linked to the next, 0x10 currency, 0x20 timeout, 0x40 code, 0x80 texts
 //!    u128  id
@@ -11,6 +11,7 @@
 //!    post: u128 id of the pending transfer, varint amount, 0 for all of it;   void, expired: u128 its id
 //!    by the flags: 8 bytes currency, varint timeout in ms, varint code, bytes reference, bytes user data
 //! if keyed: u128 key, u128 fingerprint
+//! if fenced: u128 stream, varint number, varint number of the batch before it, see fence.rs
 //! ```
 //!
 //! Ids are 16 bytes, big-endian, as in a UUID. Varints are LEB128, up to 128 bits. There is one way to encode
@@ -18,6 +19,7 @@
 
 use super::command::{TRANSFERS, VERSION};
 use super::currency::Currency;
+use super::fence::Fence;
 use crate::codec::{self, Malformed, Reader};
 use bytes::Bytes;
 
@@ -29,6 +31,7 @@ pub const REFERENCE_BYTES_MAX: usize = 256;
 const HEADER: usize = 5;
 const WISH_BALANCES: u8 = 1;
 const KEYED: u8 = 2;
+const FENCED: u8 = 4;
 
 const LINKED: u8 = 0x08;
 const CURRENCY: u8 = 0x10;
@@ -186,13 +189,14 @@ pub struct Transfers {
     out: Vec<u8>,
     count: u16,
     key: Option<Key>,
+    fence: Option<Fence>,
 }
 
 impl Transfers {
     /// An empty command. With `balances`, each transfer is answered with both accounts' balances after it.
     pub fn new(balances: bool) -> Self {
         let wishes = if balances { WISH_BALANCES } else { 0 };
-        Self { out: vec![VERSION, TRANSFERS, wishes, 0, 0], count: 0, key: None }
+        Self { out: vec![VERSION, TRANSFERS, wishes, 0, 0], count: 0, key: None, fence: None }
     }
 
     /// How many transfers there are.
@@ -220,9 +224,14 @@ impl Transfers {
         self.key = Some(key);
     }
 
+    /// Makes them a batch at this place of a stream.
+    pub fn set_fence(&mut self, fence: Fence) {
+        self.fence = Some(fence);
+    }
+
     /// Whether they must be a command of their own.
     pub fn is_whole(&self) -> bool {
-        self.key.is_some()
+        self.key.is_some() || self.fence.is_some()
     }
 
     /// Adds a transfer.
@@ -254,6 +263,12 @@ impl Transfers {
             self.out.extend_from_slice(&key.id.to_be_bytes());
             self.out.extend_from_slice(&key.fingerprint.to_be_bytes());
         }
+        if let Some(fence) = self.fence {
+            self.out[2] |= FENCED;
+            self.out.extend_from_slice(&fence.stream.to_be_bytes());
+            codec::put_varint(&mut self.out, fence.number);
+            codec::put_varint(&mut self.out, fence.after);
+        }
         self.out.into()
     }
 }
@@ -265,6 +280,7 @@ pub(super) struct Decoded<'c> {
     /// The transfers, each with its own bytes.
     pub(super) members: Vec<(Transfer<'c>, &'c [u8])>,
     pub(super) key: Option<Key>,
+    pub(super) fence: Option<Fence>,
 }
 
 /// Takes a command of transfers apart.
@@ -289,12 +305,16 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Decoded<'_>, Malformed> {
     } else {
         None
     };
-    let whole = reader.is_empty() && key.is_none_or(|key| key.id != 0);
-    if whole {
-        Ok(Decoded { balances: wishes & WISH_BALANCES != 0, members, key })
+    let fence = if wishes & FENCED != 0 {
+        Some(Fence { stream: reader.u128()?, number: reader.varint()?, after: reader.varint()? })
     } else {
-        Err(reader.malformed())
+        None
+    };
+    let zero = key.is_some_and(|key| key.id == 0) || fence.is_some_and(|fence| fence.number == 0);
+    if zero || !reader.is_empty() {
+        return Err(reader.malformed());
     }
+    Ok(Decoded { balances: wishes & WISH_BALANCES != 0, members, key, fence })
 }
 
 #[cfg(test)]
@@ -359,6 +379,24 @@ mod tests {
         }
         // No key is zero.
         let nothing = [&golden[..38], &[0; 32]].concat();
+        assert!(decode(&nothing).is_err());
+    }
+
+    #[test]
+    fn layout_of_a_fenced_command_is_pinned() {
+        let mut transfers = Transfers::new(true);
+        transfers.push(&Transfer::new(6, Kind::Void { pending: 4 }));
+        let fence = Fence { stream: 7, number: 300, after: 299 };
+        transfers.set_fence(fence);
+        let id = |n: u8| [&[0; 15][..], &[n]].concat();
+        let golden = [&[1, 1, 5, 1, 0, 3][..], &id(6), &id(4), &id(7), b"\xac\x02\xab\x02"].concat();
+        assert_eq!(&transfers.into_command().bytes[..], &golden[..]);
+        assert_eq!(decode(&golden).unwrap().fence, Some(fence));
+        for length in 0..golden.len() {
+            assert!(decode(&golden[..length]).is_err(), "cut at {length}");
+        }
+        // No number is zero.
+        let nothing = [&golden[..golden.len() - 4], &[0, 0]].concat();
         assert!(decode(&nothing).is_err());
     }
 

@@ -1,5 +1,7 @@
 //! Transfers: a batch, a stream of batches, and a look at one.
 //!
+//! What is recorded of a stream is a whole prefix of its batches: see [`ledger::Fence`].
+//!
 //! **Invariant: Bounded.** [`BATCHES_MAX`] batches of a stream are in flight; then the stream is not read.
 
 use super::translate;
@@ -8,13 +10,16 @@ use crate::error::Error;
 use crate::grpc::outbound::{self, AnswerStream, Answers};
 use crate::ledger::Book;
 use crate::life::Life;
-use quoin_core::ledger;
+use quoin_core::ledger::{self, Fence};
 use quoin_proto::quoin::ledger::v1 as pb;
 use std::future::poll_fn;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::task::Poll;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
-use tonic::Streaming;
+use tokio_stream::{Stream, StreamExt};
+use tonic::{Status, Streaming};
+use uuid::Uuid;
 
 /// Maximum batches of a stream in flight.
 const BATCHES_MAX: usize = 64;
@@ -47,18 +52,25 @@ pub(super) fn stream(
 }
 
 /// Proposes the batches of a stream in their order, with up to [`BATCHES_MAX`] in flight, and answers in that
-/// order. Ends at the first batch without an outcome: those after it may have been applied, and the client
+/// order. Ends at the first batch without an outcome. No batch after one that was not recorded is: the client
 /// sends them again with it.
 async fn pipeline(
     book: Book,
-    mut requests: Streaming<pb::CreateTransfersRequest>,
+    mut requests: impl Stream<Item = Result<pb::CreateTransfersRequest, Status>> + Unpin,
     answers: Answers<pb::CreateTransfersResponse>,
 ) -> Result<(), Error> {
     let (started, mut in_flight) = mpsc::channel(BATCHES_MAX);
+    let stream = Uuid::now_v7().as_u128();
+    // The newest batch that is known to be recorded, as all before it.
+    let recorded = &AtomicU64::new(0);
     let start = async {
-        while let Some(request) = requests.message().await? {
+        let mut before = 0;
+        while let Some(request) = requests.try_next().await? {
             let batch = translate::transfers(&request)?;
-            let work = begin(book.clone().transfers_at_once(batch)).await;
+            let after = if recorded.load(Relaxed) == before { 0 } else { before };
+            let fence = Fence { stream, number: before + 1, after };
+            before = fence.number;
+            let work = begin(book.clone().transfers_in_order(batch, fence)).await;
             if started.send((request.tag, work)).await.is_err() {
                 break;
             }
@@ -69,6 +81,7 @@ async fn pipeline(
     let answer = async {
         while let Some((tag, work)) = in_flight.recv().await {
             let applied = work.await.map_err(Error::fault)??;
+            recorded.fetch_add(1, Relaxed);
             if answers.send(Ok(translate::transfers_response(tag, applied))).await.is_err() {
                 break;
             }
@@ -84,5 +97,63 @@ async fn begin<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static
     match poll_fn(|context| Poll::Ready(work.as_mut().poll(context))).await {
         Poll::Ready(done) => tokio::spawn(std::future::ready(done)),
         Poll::Pending => tokio::spawn(work),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{settings, start};
+    use bytes::Bytes;
+
+    fn batch(tag: u64, ids: std::ops::Range<u128>) -> pb::CreateTransfersRequest {
+        let transfer = |id: u128| pb::Transfer {
+            id: Bytes::copy_from_slice(&id.to_be_bytes()),
+            debit_account: Bytes::copy_from_slice(&1_u128.to_be_bytes()),
+            credit_account: Bytes::copy_from_slice(&2_u128.to_be_bytes()),
+            amount: 1,
+            ..pb::Transfer::default()
+        };
+        let transfers = ids.map(transfer).collect();
+        pb::CreateTransfersRequest { tag, transfers, ..pb::CreateTransfersRequest::default() }
+    }
+
+    /// A batch was lost with its leader, or refused by a busy node, and those after it were recorded, with refusals
+    /// that stay for ever.
+    #[test]
+    fn no_batch_of_a_stream_is_recorded_after_one_that_was_not() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let mut small = settings();
+        small.limits.request_bytes_max = 1024;
+        let (_folder, running) = start(&runtime, small);
+        let engine = running.engine();
+        runtime.block_on(async {
+            let book = Book::start(engine.clone());
+            // The third is larger than a command may be, which shows when it is proposed.
+            let requests = [
+                batch(1, 10..11),
+                batch(2, 20..21),
+                batch(3, 1_000..6_000),
+                batch(4, 40..41),
+                batch(5, 50..51),
+            ];
+            let (answers, mut answered) = mpsc::channel(8);
+            let requests = tokio_stream::iter(requests.map(Ok));
+            let error = pipeline(book.clone(), requests, answers).await.unwrap_err();
+            assert!(error.to_string().contains("too large"), "{error}");
+            for tag in [1, 2] {
+                assert_eq!(answered.recv().await.unwrap().unwrap().tag, tag);
+            }
+            assert!(answered.recv().await.is_none());
+            // Whatever the stream has left behind is in the log before this.
+            let (answers, mut answered) = mpsc::channel(8);
+            let requests = tokio_stream::iter([Ok(batch(6, 60..61))]);
+            pipeline(book.clone(), requests, answers).await.unwrap();
+            assert_eq!(answered.recv().await.unwrap().unwrap().tag, 6);
+            let view = book.view(quoin_engine::Consistency::Linearizable).await.unwrap();
+            let recorded = |id: u128| ledger::transfer(view.view(), id).unwrap().is_some();
+            assert_eq!([10, 20, 1_000, 40, 50, 60].map(recorded), [true, true, false, false, false, true]);
+        });
+        running.stop();
     }
 }
