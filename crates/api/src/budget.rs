@@ -16,7 +16,7 @@ use crate::error::Known;
 use crate::grpc;
 use crate::stall::{self, Stall};
 use axum::body::HttpBody;
-use axum::http::{Request, Response};
+use axum::http::{Request, Response, Version};
 use bytes::Bytes;
 use pin_project_lite::pin_project;
 use prometheus::IntCounter;
@@ -146,6 +146,10 @@ where
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let Charging { budget, message_bytes_max } = &self.charging;
         let share = Arc::new(budget.share());
+        // The gateway charges what comes over HTTP/1 itself.
+        if request.version() != Version::HTTP_2 {
+            return Answering { answer: self.inner.call(request), share };
+        }
         let streams = grpc::streams(request.uri().path());
         let request = request.map(|body| {
             let (share, message_bytes_max) = (Arc::clone(&share), *message_bytes_max);

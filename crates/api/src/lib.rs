@@ -2,15 +2,16 @@
 //!
 //! | face | gRPC | other wires |
 //! |---|---|---|
-//! | kv | `grpc/etcd/` (etcd's v3 API), `grpc/kv/` (`quoin.kv.v1`) | `resp/` (Redis's protocol) |
+//! | kv | `grpc/etcd/` (etcd's v3 API), `grpc/kv/` (`quoin.kv.v1`) | `resp/` (Redis's protocol), `gateway/` (etcd's API as JSON) |
 //! | table | `grpc/table/` (`quoin.table.v1`) | `resp/` (`TABLE.*`) |
 //! | ledger | `grpc/ledger/` (`quoin.ledger.v1`) | `http/ledger/` (JSON) |
 //! | route | `grpc/route/` (`quoin.route.v1`) | |
 //!
 //! Shared by them: `commands.rs` (the way through the engine), `consistency.rs` (how fresh a read is),
 //! `page.rs` (page sizes), `ledger/` (what its two wires share), `error/` (one type, rendered once per wire).
-//! `budget.rs` bounds the bytes of all requests together, `stall.rs` gives up those whose rest does not come. `preface.rs` turns away connections that do not speak their port's protocol. `http/mod.rs` also has the
-//! pages for operators.
+//! `budget.rs` bounds the bytes of all requests together, `stall.rs` gives up those whose rest does not come.
+//! `preface.rs` turns away connections that do not speak their port's protocol, and `wrong_port.rs` tells them so.
+//! `http/mod.rs` also has the pages for operators.
 //!
 //! An adapter decodes, validates, and turns requests into [`quoin_core`]'s commands and queries; nothing
 //! else. What a command means is core's business, how it is replicated the engine's.
@@ -27,6 +28,7 @@ mod changes;
 mod commands;
 mod consistency;
 mod error;
+mod gateway;
 mod grpc;
 mod http;
 mod ledger;
@@ -37,6 +39,7 @@ mod resp;
 mod stall;
 #[cfg(test)]
 mod testing;
+mod wrong_port;
 
 /// What the fuzz targets drive.
 #[cfg(feature = "fuzzing")]
@@ -46,7 +49,7 @@ pub mod fuzz {
 
 use budget::{Budget, Charging};
 use life::Life;
-use preface::{Checked, CheckedListener, Protocol};
+use preface::{Checked, CheckedListener};
 use quoin_engine::Engine;
 use quoin_library::Library;
 use std::io;
@@ -56,9 +59,11 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_stream::StreamExt;
+use tonic::service::Routes;
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 use tonic_health::server::HealthReporter;
+use wrong_port::Port;
 
 /// HTTP/2 flow-control windows: bytes that a client may send ahead on a stream and on a connection.
 const STREAM_WINDOW_BYTES: u32 = 2 << 20;
@@ -85,7 +90,7 @@ pub struct Servers {
     health: JoinHandle<()>,
 }
 
-/// Serves gRPC on `clients`, HTTP (the ledger and the operators' pages) on `operators`, Redis's protocol on
+/// Serves gRPC and etcd's JSON on `clients`, HTTP (the ledger and the operators' pages) on `operators`, Redis's protocol on
 /// `redis`. Call within a runtime.
 ///
 /// # Errors
@@ -103,15 +108,20 @@ pub fn serve(
     let streams_max = engine.limits().streams_per_connection_max;
     let budget = Budget::new(&engine);
     let book = ledger::Book::start(engine.clone());
-    let routes = grpc::routes(&engine, &library, &book, &life)?.add_service(health_service);
+    let services = grpc::routes(&engine, &library, &book, &life)?.add_service(health_service);
     let garbage = engine.metrics().client_garbage.clone();
     let incoming = TcpIncoming::from(into_tokio(clients)?).with_nodelay(Some(true));
     let connections = incoming
-        .map(move |accepted| accepted.map(|stream| Checked::new(stream, Protocol::Http2, garbage.clone())));
-    let http = http::routes(engine.clone())
-        .merge(http::charged(budget.clone(), http::ledger::routes(book, life.clone())));
+        .map(move |accepted| accepted.map(|stream| Checked::new(stream, Port::Client, garbage.clone())));
+    let pages = http::routes(engine.clone());
     let message_bytes_max = grpc::message_bytes_max(&engine);
+    // One router for both versions of HTTP: a gRPC call passes no more of them than on a port of its own.
+    let beside = pages.clone().merge(gateway::pages::routes(engine.clone()));
+    let gateway = gateway::routes(&engine, services.clone(), budget.clone());
+    let routes = services.into_axum_router().merge(beside).fallback_service(gateway);
+    let http = pages.merge(http::charged(budget.clone(), http::ledger::routes(book, life.clone())));
     let server = Server::builder()
+        .accept_http1(true)
         .layer(Charging { budget: budget.clone(), message_bytes_max })
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
@@ -119,15 +129,15 @@ pub fn serve(
         .http2_keepalive_interval(Some(KEEP_ALIVE_INTERVAL))
         .http2_keepalive_timeout(Some(KEEP_ALIVE_TIMEOUT))
         .http2_max_pending_accept_reset_streams(Some(RESETS_PENDING_MAX))
-        .add_routes(routes)
+        .add_routes(Routes::from(routes))
         .serve_with_incoming_shutdown(connections, async move { life.ended().await });
     let operators = CheckedListener::new(into_tokio(operators)?, engine.metrics().http_garbage.clone());
-    let pages = axum::serve(operators, http);
+    let operators = axum::serve(operators, http);
     let redis = resp::serve(engine.clone(), library, budget, into_tokio(redis)?, Life(stop.subscribe()));
     Ok(Servers {
         stop,
         grpc: tokio::spawn(server),
-        http: tokio::spawn(pages.into_future()),
+        http: tokio::spawn(operators.into_future()),
         redis: tokio::spawn(redis),
         health: tokio::spawn(report_health(engine, reporter)),
     })

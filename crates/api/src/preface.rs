@@ -1,8 +1,9 @@
-//! Connections that do not speak their port's protocol, found by their first bytes: they are closed at once,
+//! Connections that do not speak their port's protocol, found by their first bytes: they are told so, closed at once,
 //! and counted.
 //!
 //! Deliberately absent: any check of what follows, which is up to the protocol itself.
 
+use crate::wrong_port::Port;
 use prometheus::IntCounter;
 use std::io;
 use std::net::SocketAddr;
@@ -18,68 +19,84 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Longer than any method of HTTP/1.
 const METHOD_BYTES_MAX: usize = 24;
 
-/// The protocol of a port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Protocol {
-    /// HTTP/1.0 and 1.1.
-    Http1,
-    /// HTTP/2 with prior knowledge.
-    Http2,
-}
-
 /// A connection whose first bytes are checked as they are read.
 pub(super) struct Checked {
     stream: TcpStream,
-    protocol: Protocol,
-    /// How many bytes were checked; `None` once that is enough.
-    seen: Option<usize>,
+    port: Port,
+    /// What is left to check.
+    check: Check,
     refused: IntCounter,
 }
 
+/// What a connection has shown of its protocol, by how many bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Check {
+    /// All of them are those of [`PREFACE`].
+    Preface(usize),
+    /// They are those of a method.
+    Method(usize),
+    Passed,
+}
+
 impl Checked {
-    /// A new connection; `refused` counts it if it does not speak `protocol`.
-    pub(super) fn new(stream: TcpStream, protocol: Protocol, refused: IntCounter) -> Self {
-        Self { stream, protocol, seen: Some(0), refused }
+    /// A new connection; `refused` counts it if it does not speak the port's protocol.
+    pub(super) fn new(stream: TcpStream, port: Port, refused: IntCounter) -> Self {
+        let check = match port {
+            Port::Client => Check::Preface(0),
+            Port::Http | Port::Resp => Check::Method(0),
+        };
+        Self { stream, port, check, refused }
     }
 
-    fn check(&mut self, seen: usize, bytes: &[u8]) -> io::Result<()> {
-        let checked = match self.protocol {
-            Protocol::Http1 => check_method(seen, bytes),
-            Protocol::Http2 => check_preface(seen, bytes),
+    fn check(&mut self, bytes: &[u8]) -> io::Result<()> {
+        // PRI is no method: on the HTTP port it is HTTP/2 that came to the wrong one.
+        let misplaced =
+            self.port == Port::Http && self.check == Check::Method(0) && bytes.starts_with(b"PRI ");
+        let passed = match self.check {
+            _ if misplaced => None,
+            Check::Preface(seen) => check_preface(seen, bytes),
+            Check::Method(seen) => check_method(seen, bytes),
+            Check::Passed => return Ok(()),
         };
-        match checked {
-            Some(seen) => self.seen = seen,
-            None => {
-                self.refused.inc();
-                let text = format!("not {:?}", self.protocol);
-                return Err(io::Error::new(io::ErrorKind::InvalidData, text));
-            }
-        }
+        let Some(check) = passed else {
+            self.refused.inc();
+            self.port.turn_away(&self.stream, bytes);
+            let text = format!("not of the port's protocol ({:?})", self.port);
+            return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+        };
+        self.check = check;
         Ok(())
     }
 }
 
-/// How many bytes are checked after these, `Some(None)` if that is enough; `None` if they are of another
-/// protocol.
-fn check_preface(seen: usize, bytes: &[u8]) -> Option<Option<usize>> {
+/// The first bytes of HTTP/2, or of HTTP/1. `None` if they are of another protocol.
+fn check_preface(seen: usize, bytes: &[u8]) -> Option<Check> {
     let expected = &PREFACE[seen..];
-    let length = expected.len().min(bytes.len());
-    let now = seen + length;
-    (bytes[..length] == expected[..length]).then_some((now < PREFACE.len()).then_some(now))
+    let same = expected.iter().zip(bytes).take_while(|(expected, byte)| expected == byte).count();
+    match seen + same {
+        now if now == PREFACE.len() => Some(Check::Passed),
+        now if same == bytes.len() => Some(Check::Preface(now)),
+        // Its first letters may be a method's, as of POST.
+        now if now < PREFACE_METHOD_BYTES => check_method(now, &bytes[same..]),
+        _ => None,
+    }
 }
+
+/// `PRI`, which is no method of HTTP/1.
+const PREFACE_METHOD_BYTES: usize = 3;
 
 /// A request begins with its method: capital letters up to a space. Empty lines before it are allowed (RFC
 /// 9112, 2.2).
-fn check_method(mut seen: usize, bytes: &[u8]) -> Option<Option<usize>> {
+fn check_method(mut seen: usize, bytes: &[u8]) -> Option<Check> {
     for byte in bytes {
         match byte {
-            b' ' if seen > 0 => return Some(None),
+            b' ' if seen > 0 => return Some(Check::Passed),
             b'A'..=b'Z' | b'-' if seen < METHOD_BYTES_MAX => seen += 1,
             b'\r' | b'\n' if seen == 0 => {}
             _ => return None,
         }
     }
-    Some(Some(seen))
+    Some(Check::Method(seen))
 }
 
 /// Accepts HTTP/1 connections and checks them.
@@ -104,7 +121,7 @@ impl axum::serve::Listener for CheckedListener {
         let (stream, address) = axum::serve::Listener::accept(&mut self.listener).await;
         // If this fails the connection is only slower.
         let _ = stream.set_nodelay(true);
-        (Checked::new(stream, Protocol::Http1, self.refused.clone()), address)
+        (Checked::new(stream, Port::Http, self.refused.clone()), address)
     }
 
     fn local_addr(&self) -> io::Result<Self::Addr> {
@@ -128,9 +145,9 @@ impl AsyncRead for Checked {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
-        if let Some(seen) = self.seen {
+        if self.check != Check::Passed {
             let fresh = &buffer.filled()[before..];
-            self.check(seen, fresh)?;
+            self.check(fresh)?;
         }
         Poll::Ready(Ok(()))
     }
@@ -172,10 +189,10 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     /// Sends the pieces one by one and returns what the other side could read.
-    async fn received(protocol: Protocol, pieces: &[&[u8]], refused: &IntCounter) -> io::Result<Vec<u8>> {
+    async fn received(port: Port, pieces: &[&[u8]], refused: &IntCounter) -> io::Result<Vec<u8>> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let mut client = TcpStream::connect(listener.local_addr()?).await?;
-        let mut server = Checked::new(listener.accept().await?.0, protocol, refused.clone());
+        let mut server = Checked::new(listener.accept().await?.0, port, refused.clone());
         let mut read = Vec::new();
         for piece in pieces {
             client.write_all(piece).await?;
@@ -196,34 +213,47 @@ mod tests {
         let follows = b"\0\0\0\x04\0\0\0\0\0garbage from here on is not this file's";
         let whole = [PREFACE, follows].concat();
         let refused = counter();
-        assert_eq!(received(Protocol::Http2, &[&whole], &refused).await.expect("HTTP/2"), whole);
+        assert_eq!(received(Port::Client, &[&whole], &refused).await.expect("HTTP/2"), whole);
         let pieces = [&whole[..5], &whole[5..30], &whole[30..]];
-        assert_eq!(received(Protocol::Http2, &pieces, &refused).await.expect("HTTP/2"), whole);
+        assert_eq!(received(Port::Client, &pieces, &refused).await.expect("HTTP/2"), whole);
+        assert_eq!(refused.get(), 0);
+    }
+
+    #[tokio::test]
+    async fn http1_passes_on_the_client_port_too() {
+        let refused = counter();
+        for good in
+            [&[&b"POST /v3/kv/range HTTP/1.1\r\n\r\n"[..]][..], &[b"P", b"RO", b"P / "], &[b"\r\nG", b"ET "]]
+        {
+            assert_eq!(received(Port::Client, good, &refused).await.expect("HTTP/1"), good.concat());
+        }
         assert_eq!(refused.get(), 0);
     }
 
     #[tokio::test]
     async fn all_else_is_refused_and_counted() {
         let refused = counter();
-        for garbage in [&b"GET / HTTP/1.1\r\n\r\n"[..], b"\x16\x03\x01\0", b"PRI * HTTP/2.0\r\n\r\nXX"] {
-            let error = received(Protocol::Http2, &[garbage], &refused).await.expect_err("not HTTP/2");
+        for garbage in
+            [&b"*1\r\n$4\r\nPING\r\n"[..], b"\x16\x03\x01\0", b"PRI * HTTP/2.0\r\n\r\nXX", b"PING\r\n"]
+        {
+            let error = received(Port::Client, &[garbage], &refused).await.expect_err("neither HTTP");
             assert_eq!(error.kind(), io::ErrorKind::InvalidData);
         }
-        assert_eq!(refused.get(), 3);
+        assert_eq!(refused.get(), 4);
     }
 
     #[tokio::test]
     async fn a_page_is_asked_for_with_a_method() {
         let refused = counter();
         for good in [&[&b"GET / HTTP/1.1\r\n\r\n\xff"[..]][..], &[b"\r\nPO", b"S", b"T /x", b"\0"]] {
-            assert_eq!(received(Protocol::Http1, good, &refused).await.expect("HTTP/1"), good.concat());
+            assert_eq!(received(Port::Http, good, &refused).await.expect("HTTP/1"), good.concat());
         }
         for garbage in
-            [&b"\x16\x03\x01\0"[..], b" GET", b"get /", b"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA", b"GE\0"]
+            [&b"\x16\x03\x01\0"[..], b" GET", b"get /", b"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA", b"GE\0", PREFACE]
         {
-            let error = received(Protocol::Http1, &[garbage], &refused).await.expect_err("not HTTP/1");
+            let error = received(Port::Http, &[garbage], &refused).await.expect_err("not HTTP/1");
             assert_eq!(error.kind(), io::ErrorKind::InvalidData);
         }
-        assert_eq!(refused.get(), 5);
+        assert_eq!(refused.get(), 6);
     }
 }

@@ -89,15 +89,14 @@ fn explain(error: &anyhow::Error, with_code: bool) -> String {
     for cause in error.chain() {
         let Some(status) = cause.downcast_ref::<Status>() else {
             let text = cause.to_string().trim_end().to_owned();
-            if !texts.last().is_some_and(|last| last.ends_with(&text)) {
+            // A status, and some errors, repeat their causes; a connection's own do not, and name the reason last.
+            if !texts.iter().any(|known| known.contains(&text)) {
                 texts.push(text);
             }
             continue;
         };
         let text = status.message().strip_prefix("quoin: ").unwrap_or(status.message());
         texts.push(if with_code { format!("{text} ({:?})", status.code()) } else { text.to_owned() });
-        // The status repeats its causes.
-        break;
     }
     texts.join(": ")
 }
@@ -111,6 +110,7 @@ mod tests {
     fn refusals_exit_with_2_and_failures_with_1() {
         let status = |code| anyhow::Error::from(Status::new(code, "quoin: why"));
         let io = std::io::Error::other("the disk");
+        let lost = std::io::Error::other("the network");
         for (error, refused, said) in [
             (refuse::<()>("the key exists").unwrap_err(), true, "the key exists"),
             (refuse::<()>("no").context("asking").unwrap_err(), true, "asking: no"),
@@ -130,6 +130,7 @@ mod tests {
             (status(Code::Unimplemented), false, "why (Unimplemented)"),
             (anyhow!("no endpoint answers"), false, "no endpoint answers"),
             (anyhow::Error::from(io).context("writing"), false, "writing: the disk"),
+            (Status::from_error(Box::new(lost)).into(), false, "the network (Unknown)"),
         ] {
             assert_eq!(is_refusal(&error), refused, "{error:#}");
             assert_eq!(explain(&error, true), said);

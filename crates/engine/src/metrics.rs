@@ -44,6 +44,8 @@ pub struct Metrics {
     pub scrub_finished: Gauge,
     /// Whether a member has raised the alarm CORRUPT.
     pub corrupt: IntGauge,
+    /// Leaders that this replica has come to know, one after the other.
+    pub leader_changes: IntCounter,
     /// Connections on the client port closed for bytes that no client sends.
     pub client_garbage: IntCounter,
     /// Connections on the HTTP port closed for bytes that are no request.
@@ -151,6 +153,8 @@ impl Default for Metrics {
             "When the last pass over all files ended, Unix time; 0: none yet.",
         );
         let corrupt = make.int_gauge("quoin_corrupt", "1 while a member's alarm CORRUPT stands.");
+        let leader_changes =
+            make.counter("quoin_leader_changes_total", "Leaders that this replica has come to know.");
         let client_garbage = make.counter(
             "quoin_client_garbage_connections_total",
             "Client connections closed for bytes that no client sends.",
@@ -180,6 +184,7 @@ impl Default for Metrics {
             damage_found,
             scrub_finished,
             corrupt,
+            leader_changes,
             client_garbage,
             http_garbage,
             gauges,

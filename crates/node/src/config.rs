@@ -22,7 +22,7 @@ quoin_engine::settings! {
         pub name: String = "quoin".into(),
         /// The folder for everything that the node keeps. Default quoin-data.
         pub data_dir: PathBuf = "quoin-data".into(),
-        /// Serve gRPC clients here, ADDRESS:PORT. Default 127.0.0.1:2379.
+        /// Serve clients here: gRPC, and etcd's JSON over HTTP/1, ADDRESS:PORT. Default 127.0.0.1:2379.
         pub listen_client: SocketAddr = local(2379),
         /// Serve other replicas here, ADDRESS:PORT. Default 127.0.0.1:2380.
         pub listen_peer: SocketAddr = local(2380),

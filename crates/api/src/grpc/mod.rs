@@ -9,6 +9,8 @@ mod outbound;
 mod route;
 pub(crate) mod table;
 
+pub(crate) use etcd::API_VERSION;
+
 use crate::answers::Reader;
 use crate::ledger::Book;
 use crate::life::Life;
@@ -35,9 +37,14 @@ const REQUEST_OVERHEAD_BYTES: usize = 512 << 10;
 /// Size of a batch, or of a message of a stream, in requests of the largest size.
 const REQUESTS_PER_BATCH: usize = 16;
 
+/// Maximum bytes of a message of etcd's API.
+pub(crate) fn request_bytes_max(engine: &Engine) -> usize {
+    engine.limits().request_bytes_max + REQUEST_OVERHEAD_BYTES
+}
+
 /// Maximum bytes of any message.
 pub(crate) fn message_bytes_max(engine: &Engine) -> usize {
-    (engine.limits().request_bytes_max + REQUEST_OVERHEAD_BYTES) * REQUESTS_PER_BATCH
+    request_bytes_max(engine) * REQUESTS_PER_BATCH
 }
 
 /// Whether the calls of a method take any number of messages.
@@ -62,7 +69,7 @@ pub(crate) fn routes(
     life: &Life,
 ) -> io::Result<Routes> {
     let engine = || engine.clone();
-    let request_max = engine().limits().request_bytes_max + REQUEST_OVERHEAD_BYTES;
+    let request_max = request_bytes_max(&engine());
     let batch_max = message_bytes_max(&engine());
     let mut routes = Routes::builder();
     routes

@@ -1,7 +1,9 @@
-//! HTTP: the ledger's API in `ledger/`, and here the operators' pages `/metrics` (Prometheus), `/livez` (the
+//! HTTP: the ledger's API in `ledger/`, and here the operators' pages `/metrics` (Prometheus, with
+//! etcd's names too: `etcd_metrics.rs`), `/livez` (the
 //! process runs) and `/readyz` (it can serve: there is a leader, and the state is not far behind).
 
 mod charge;
+mod etcd_metrics;
 pub(crate) mod ledger;
 
 use crate::budget::Budget;
@@ -30,7 +32,8 @@ pub(super) fn charged(budget: Budget, routes: Router) -> Router {
 }
 
 async fn metrics(State(engine): State<Engine>) -> impl IntoResponse {
-    let page = engine.metrics_page();
+    let mut page = engine.metrics_page();
+    etcd_metrics::append(&engine, &mut page);
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], page)
 }
 

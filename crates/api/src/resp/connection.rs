@@ -17,6 +17,7 @@ use crate::Life;
 use crate::commands::{check_key_length, in_place};
 use crate::error::{Error, Known};
 use crate::stall;
+use crate::wrong_port::Port;
 use bytes::{Bytes, BytesMut};
 use quoin_core::kv::Increment;
 use std::io;
@@ -44,6 +45,7 @@ pub(super) async fn serve(mut session: Session, mut stream: TcpStream, life: Lif
     let (share, kept) = (session.server.budget.share(), session.server.kept.share());
     let ended = life.ended();
     tokio::pin!(ended);
+    let mut is_new = true;
     while !session.closing {
         if let Err(problem) = parser.read(&mut buffer, &mut requests) {
             session.server.engine.metrics().client_garbage.inc();
@@ -63,6 +65,11 @@ pub(super) async fn serve(mut session: Session, mut stream: TcpStream, life: Lif
                 biased;
                 read = stream.read_buf(&mut buffer) => {
                     if read? == 0 {
+                        return Ok(());
+                    }
+                    if std::mem::take(&mut is_new) && Port::is_http(&buffer) {
+                        session.server.engine.metrics().client_garbage.inc();
+                        Port::Resp.turn_away(&stream, &buffer);
                         return Ok(());
                     }
                 }

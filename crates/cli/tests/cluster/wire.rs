@@ -259,3 +259,17 @@ async fn a_page_beyond_its_maximum_is_refused_on_every_wire() -> Result<()> {
     }
     Ok(())
 }
+
+/// Whoever confused the ports saw a broken connection, and frames that could not be decoded.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_on_a_wrong_port_is_told_which_one_it_is() -> Result<()> {
+    let cluster = start(SMALL)?;
+    for (port, name) in
+        [(cluster.resp_address(0), "port for Redis's protocol"), (cluster.http_address(0), "HTTP port")]
+    {
+        let output = cluster.quoin(&["kv", "get", "k", "--endpoints", &port]).output()?;
+        let text = String::from_utf8_lossy(&output.stderr);
+        ensure!(!output.status.success() && text.contains(&format!("this is Quoin's {name}")), "{text}");
+    }
+    Ok(())
+}

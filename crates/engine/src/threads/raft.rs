@@ -266,6 +266,10 @@ impl RaftThread {
             self.carry_out(effects);
         }
         if !self.is_status_current() {
+            let leader = self.replica.leader();
+            if leader != 0 && leader != self.shared.raft.borrow().leader {
+                self.shared.metrics.leader_changes.inc();
+            }
             self.publish_status();
         }
     }

@@ -5,7 +5,7 @@ use quoin_engine::Engine;
 use quoin_proto::etcdserverpb::ResponseHeader;
 
 /// The version of etcd's API, for clients that ask before they use a feature.
-pub(super) const API_VERSION: &str = "3.6.0";
+pub(crate) const API_VERSION: &str = "3.6.0";
 
 /// The header of an answer to a command, after which `revision` was the newest.
 pub(super) fn header(engine: &Engine, revision: Revision) -> ResponseHeader {

@@ -22,6 +22,7 @@ mod watch;
 pub(crate) use auth::Auth;
 pub(crate) use cluster::Cluster;
 pub(crate) use election::Election;
+pub(crate) use header::API_VERSION;
 pub(crate) use kv::Kv;
 pub(crate) use lease::Lease;
 pub(crate) use lock::Lock;

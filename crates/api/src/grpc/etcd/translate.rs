@@ -156,7 +156,8 @@ fn response_op(revision: Revision, response: kv::Response) -> Result<ResponseOp,
             prev_kvs: key_values(prev_kvs),
         }),
         kv::Response::Txn { succeeded, responses } => {
-            Response::ResponseTxn(txn_response(header, revision, succeeded, responses)?)
+            // And that of a transaction within one has nothing.
+            Response::ResponseTxn(txn_response(ResponseHeader::default(), revision, succeeded, responses)?)
         }
         other => return Err(Error::unexpected_reply("kv", &other)),
     };

@@ -1,0 +1,147 @@
+//! What a client is told that came to a port of another protocol, in words that it can show.
+//!
+//! Deliberately absent: an answer to TLS. Its alerts have no text, so such a connection is only closed.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+/// The ports of a node that clients can reach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Port {
+    /// gRPC, and HTTP/1.
+    Client,
+    /// The ledger and the operators' pages.
+    Http,
+    /// Redis's protocol.
+    Resp,
+}
+
+/// What HTTP/2 clients send first (RFC 9113, section 3.4).
+const PREFACE_BEGINS: &[u8] = b"PRI * HTTP/2";
+const HTTP_1: &[u8] = b" HTTP/1.";
+/// How long a client may take to read the answer and to leave.
+const PARTING: Duration = Duration::from_secs(1);
+
+impl Port {
+    fn text(self) -> &'static str {
+        match self {
+            Self::Client => {
+                "this is Quoin's client port (gRPC, etcd's JSON): the setting listen_resp says where Redis's protocol is"
+            }
+            Self::Http => {
+                "this is Quoin's HTTP port (ledger, metrics): listen_client says where gRPC is, listen_resp where Redis's \
+                 protocol is"
+            }
+            Self::Resp => {
+                "this is Quoin's port for Redis's protocol: the setting listen_client says where gRPC and etcd's JSON are, \
+                 listen_http where the ledger is"
+            }
+        }
+    }
+
+    /// What to answer to a client that began with `bytes`, in its own protocol; nothing to TLS.
+    pub(crate) fn answer(self, bytes: &[u8]) -> Option<Vec<u8>> {
+        match bytes {
+            // The handshake of TLS.
+            [0x16, 3, ..] => None,
+            bytes if bytes.starts_with(PREFACE_BEGINS) => Some(go_away(self.text())),
+            bytes if is_http1(bytes) => Some(bad_request(self.text())),
+            _ => Some(format!("-ERR {}\r\n", self.text()).into_bytes()),
+        }
+    }
+
+    /// Whether a client that began with `bytes` speaks HTTP.
+    pub(crate) fn is_http(bytes: &[u8]) -> bool {
+        bytes.starts_with(PREFACE_BEGINS) || is_http1(bytes)
+    }
+
+    /// Answers a client that began with `bytes`, whatever becomes of the connection's owner. Call within a runtime.
+    pub(crate) fn turn_away(self, stream: &TcpStream, bytes: &[u8]) {
+        let Some(answer) = self.answer(bytes) else { return };
+        // A second handle: the first one ends with its owner.
+        let second = stream.as_fd().try_clone_to_owned().map(std::net::TcpStream::from);
+        if let Ok(second) = second.and_then(TcpStream::from_std) {
+            // A client that does not take it learns nothing; the connection ends either way.
+            tokio::spawn(async move { timeout(PARTING, part(second, answer)).await });
+        }
+    }
+}
+
+/// Sends the answer, and takes what the client still sends: what is left unread makes the system reset the connection,
+/// and the client lose the answer.
+async fn part(mut stream: TcpStream, answer: Vec<u8>) -> io::Result<()> {
+    stream.write_all(&answer).await?;
+    let mut unread = [0; 4096];
+    while stream.read(&mut unread).await? > 0 {}
+    Ok(())
+}
+
+/// Whether a request of HTTP/1 begins here. Its method and its path alone may be a command of Redis: `GET /`.
+fn is_http1(bytes: &[u8]) -> bool {
+    let line = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    line.first().is_some_and(u8::is_ascii_uppercase) && line.windows(HTTP_1.len()).any(|part| part == HTTP_1)
+}
+
+fn bad_request(text: &str) -> Vec<u8> {
+    let length = text.len() + 1;
+    format!(
+        "HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{text}\n"
+    )
+    .into_bytes()
+}
+
+/// A server's preface, and GOAWAY with a text that gRPC's clients show.
+fn go_away(text: &str) -> Vec<u8> {
+    const HTTP_1_1_REQUIRED: u32 = 0xd;
+    let mut out = b"\0\0\0\x04\0\0\0\0\0".to_vec();
+    let length = 8 + text.len() as u32;
+    out.extend_from_slice(&length.to_be_bytes()[1..]);
+    out.extend_from_slice(b"\x07\0\0\0\0\0\0\0\0\0");
+    out.extend_from_slice(&HTTP_1_1_REQUIRED.to_be_bytes());
+    out.extend_from_slice(text.as_bytes());
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_client_is_answered_in_its_own_protocol() {
+        let said =
+            |port: Port, bytes: &[u8]| port.answer(bytes).map(|answer| String::from_utf8(answer).unwrap());
+        let redis = said(Port::Client, b"*1\r\n$4\r\nPING\r\n").unwrap();
+        assert!(redis.starts_with("-ERR this is Quoin's client port") && redis.ends_with("\r\n"), "{redis}");
+        assert!(said(Port::Client, b"PING\r\n").unwrap().starts_with("-ERR "));
+        let http = said(Port::Resp, b"GET / HTTP/1.1\r\n").unwrap();
+        let (head, body) = http.split_once("\r\n\r\n").unwrap();
+        assert!(
+            head.starts_with("HTTP/1.1 400 ") && body.starts_with("this is Quoin's port for Redis's"),
+            "{http}"
+        );
+        assert!(head.contains(&format!("content-length: {}\r\n", body.len())), "{http}");
+        assert!(!Port::is_http(b"GET /key\r\n") && !Port::is_http(b"*2\r\n$3\r\nGET\r\n"));
+        assert_eq!(said(Port::Client, b"\x16\x03\x01\x02"), None);
+    }
+
+    /// Read by a gRPC client, whose user saw frames that could not be decoded.
+    #[tokio::test]
+    async fn a_grpc_client_is_told_the_port() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut bytes = [0; 24];
+            stream.read_exact(&mut bytes).await.unwrap();
+            Port::Resp.turn_away(&stream, &bytes);
+        });
+        let channel = tonic::transport::Endpoint::from_shared(url).unwrap().connect_lazy();
+        let mut client = quoin_proto::etcdserverpb::kv_client::KvClient::new(channel);
+        let status = client.range(quoin_proto::etcdserverpb::RangeRequest::default()).await.unwrap_err();
+        assert!(format!("{status:?}").contains("Quoin's port for Redis's protocol"), "{status:?}");
+    }
+}
