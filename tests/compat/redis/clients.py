@@ -94,6 +94,74 @@ def notices():
     assert [message["data"] for message in messages] == ["set", "del"], messages
 
 
+LIMITER = """
+local count = tonumber(redis.call('get', KEYS[1]) or '0')
+if count >= tonumber(ARGV[1]) then return {0, redis.call('pttl', KEYS[1])} end
+count = redis.call('incr', KEYS[1])
+if count == 1 then redis.call('pexpire', KEYS[1], ARGV[2]) end
+return {1, count}
+"""
+
+
+def scripts():
+    r = client()
+    assert r.eval("return {KEYS[1], ARGV[1], 3.7, false}", 1, "py:k", "a") == ["py:k", "a", 3, None]
+    # Another node does not know the script, and the client sends it.
+    limit = r.register_script(LIMITER)
+    answers = [limit(keys=["py:limit"], args=[3, 60_000], client=client(replica))[0] for replica in [0, 1, 2, 0]]
+    assert answers == [1, 1, 1, 0], answers
+    try:
+        r.eval("redis.call('set', KEYS[1], 1) error('no')", 1, "py:half")
+        raise AssertionError("the script succeeded")
+    except redis.ResponseError as error:
+        assert "user_script:1: no" in str(error), error
+    assert not r.exists("py:half")
+    with r.pipeline() as pipe:
+        pipe.set("py:t", 1)
+        pipe.eval("return redis.call('incr', KEYS[1])", 1, "py:t")
+        assert pipe.execute() == [True, 2]
+
+
+def a_limit_holds_for_clients_of_all_replicas():
+    allowed = []
+
+    def ask(replica):
+        limit = client(replica).register_script(LIMITER)
+        for _ in range(20):
+            while True:
+                try:
+                    allowed.append(limit(keys=["py:shared"], args=[100, 600_000])[0])
+                    break
+                except redis.ResponseError as error:
+                    assert "BUSY" in str(error) or "changed" in str(error), error
+
+    threads = [threading.Thread(target=ask, args=(number % 3,)) for number in range(12)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    assert (len(allowed), sum(allowed)) == (240, 100), (len(allowed), sum(allowed))
+
+
+def locks():
+    held = []
+
+    def hold(replica):
+        for _ in range(5):
+            # Released by a script that deletes the key if it is still this owner's.
+            with client(replica).lock("py:lock", timeout=30, blocking_timeout=60):
+                held.append(1)
+                assert len(held) == 1
+                held.pop()
+
+    threads = [threading.Thread(target=hold, args=(number % 3,)) for number in range(6)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    assert not held
+    lock = client().lock("py:lock", timeout=30)
+    assert lock.acquire(blocking=False) and lock.extend(10) and lock.owned()
+    assert not client(1).lock("py:lock").acquire(blocking=False)
+    lock.release()
+
+
 def absent_commands():
     try:
         client().lpush("py:list", 1)
@@ -102,6 +170,7 @@ def absent_commands():
         assert "unknown command 'LPUSH'" in str(error), error
 
 
-for test in [strings, expiry, pipelines_and_transactions, counters_on_all_replicas, notices, absent_commands]:
+for test in [strings, expiry, pipelines_and_transactions, counters_on_all_replicas, notices, scripts,
+             a_limit_holds_for_clients_of_all_replicas, locks, absent_commands]:
     test()
     print("redis-py:", test.__name__, "ok")

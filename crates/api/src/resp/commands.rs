@@ -7,7 +7,7 @@ use super::lookup::Lookup;
 use super::parse::is;
 use super::queue::Queued;
 use super::reply::Reply;
-use super::request::Arguments;
+use super::scripts;
 use super::session::Session;
 use super::{administration, expiry, flush, keyspace, scan, strings, subscribe, table, transaction};
 use crate::error::Error;
@@ -46,6 +46,8 @@ pub(super) enum Action {
     /// It adds a number. MULTI queues it; otherwise the log adds the number, so that clients who count one
     /// key never conflict. `None` where an argument is not a number: then it is run like `Writes`.
     Counts(Run, fn(&[Bytes]) -> Option<i64>),
+    /// It runs a script. MULTI queues it.
+    Script(scripts::Kind),
     /// It looks up many keys of a table.
     LooksUp(Lookup),
     /// It works on the connection's state. MULTI queues it, unless it is [`Flag::AtOnce`].
@@ -90,6 +92,7 @@ pub(super) enum Group {
     Keyspace,
     TimeToLive,
     Transactions,
+    Scripts,
     Notices,
     Tables,
     Connection,
@@ -104,6 +107,7 @@ impl Group {
             Keyspace => "keys",
             TimeToLive => "time to live",
             Transactions => "transactions",
+            Scripts => "scripts",
             Notices => "notices",
             Tables => "tables",
             Connection => "connection",
@@ -118,7 +122,8 @@ const fn row(group: Group, name: &'static str, arity: i32, action: Action, summa
         Reads(_) => (&[ReadOnly], ONE),
         Writes(_) | Counts(..) => (&[Write], ONE),
         LooksUp(_) => (&[ReadOnly, NoMulti], NONE),
-        Answers(_) | Waits(_) => (&[], NONE),
+        Script(kind) if kind.read_only => (&[ReadOnly], NONE),
+        Answers(_) | Waits(_) | Script(_) => (&[], NONE),
     };
     Command { name, group, arity, action, flags, keys, summary }
 }
@@ -129,6 +134,13 @@ const LISTENS: &[Flag] = &[PubSub, WhileListening];
 const ALWAYS: &[Flag] = &[WhileListening];
 const AT_ONCE: &[Flag] = &[AtOnce];
 const ALWAYS_AT_ONCE: &[Flag] = &[WhileListening, AtOnce];
+
+const NO_MULTI: &[Flag] = &[NoMulti];
+
+const EVAL: scripts::Kind = scripts::Kind { by_sha: false, read_only: false };
+const EVALSHA: scripts::Kind = scripts::Kind { by_sha: true, read_only: false };
+const EVAL_RO: scripts::Kind = scripts::Kind { by_sha: false, read_only: true };
+const EVALSHA_RO: scripts::Kind = scripts::Kind { by_sha: true, read_only: true };
 
 const NONE: Keys = Keys(0, 0, 0);
 const ONE: Keys = Keys(1, 1, 1);
@@ -210,6 +222,12 @@ pub(super) static COMMANDS: &[Command] = &[
         .flags(AT_ONCE),
     row(Transactions, "watch", -2, waits!(transaction::watch), "Makes EXEC depend on keys.").keys(ALL),
     row(Transactions, "unwatch", 1, Answers(transaction::unwatch), "Forgets what WATCH named."),
+    row(Scripts, "eval", -3, Script(EVAL), "Runs a script."),
+    row(Scripts, "evalsha", -3, Script(EVALSHA), "Runs a script that the node knows, by its SHA1."),
+    row(Scripts, "eval_ro", -3, Script(EVAL_RO), "Runs a script that only reads."),
+    row(Scripts, "evalsha_ro", -3, Script(EVALSHA_RO), "Runs a known script that only reads."),
+    row(Scripts, "script", -2, waits!(scripts::script), "Loads, finds, forgets or ends scripts.")
+        .flags(NO_MULTI),
     row(Notices, "subscribe", -2, Answers(subscribe::subscribe), "Listens to channels.").flags(LISTENS),
     row(Notices, "psubscribe", -2, Answers(subscribe::psubscribe), "Listens to patterns.").flags(LISTENS),
     row(Notices, "unsubscribe", -1, Answers(subscribe::unsubscribe), "Ends subscriptions.").flags(LISTENS),
@@ -308,21 +326,22 @@ impl Command {
         if self.arity < 0 { given >= i64::from(-self.arity) } else { given == i64::from(self.arity) }
     }
 
-    /// Bytes of the longest key among the arguments.
-    pub(super) fn longest_key(&self, args: Arguments<'_>) -> usize {
+    /// Bytes of the longest key among `count` arguments of these lengths, the name included.
+    pub(super) fn longest_key(&self, count: usize, length: impl Fn(usize) -> usize) -> usize {
         let Keys(first, last, step) = self.keys;
         if step == 0 {
             return 0;
         }
-        let end = args.len() as i64;
+        let end = count as i64;
         let last = if last < 0 { end + last } else { last.min(end - 1) };
-        (first..=last).step_by(step as usize).map(|at| args.get(at as usize).len()).max().unwrap_or(0)
+        (first..=last).step_by(step as usize).map(|at| length(at as usize)).max().unwrap_or(0)
     }
 
     /// What EXEC does, for a command that MULTI queues.
     pub(super) fn queued(&self) -> Option<Queued> {
         match self.action {
             Reads(run) | Writes(run) | Counts(run, _) => Some(Queued::Keys(run)),
+            Script(kind) => Some(Queued::Script(kind)),
             Answers(run) if !self.has(AtOnce) => Some(Queued::Connection(run)),
             LooksUp(_) | Answers(_) | Waits(_) => None,
         }
@@ -357,6 +376,7 @@ impl Command {
             Strings | Numbers => "@string",
             Keyspace | TimeToLive => "@keyspace",
             Transactions => "@transaction",
+            Scripts => "@scripting",
             Notices => "@pubsub",
             Tables => "@table",
             Connection => "@connection",
@@ -455,7 +475,7 @@ mod tests {
             let words =
                 outside.flat_map(|part| part.split([' ', ',']).map(str::to_owned).collect::<Vec<_>>());
             let is_command =
-                |word: &String| !word.is_empty() && word.chars().all(|c| c == '.' || c.is_ascii_uppercase());
+                |word: &String| !word.is_empty() && word.chars().all(|c| matches!(c, '.' | '_' | 'A'..='Z'));
             listed.extend(words.filter(is_command).map(|word| (group.into(), word.to_ascii_lowercase())));
         }
         let of_table =

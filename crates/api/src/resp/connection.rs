@@ -11,8 +11,9 @@ use super::lookup::Lookup;
 use super::parse::{is, wrong_count};
 use super::reply::Reply;
 use super::request::{Arguments, Parser, Requests};
+use super::scripts;
 use super::session::Session;
-use super::transaction::{abort, atomically, failed, is_long};
+use super::transaction::{Place, abort, atomically, failed, is_long};
 use crate::Life;
 use crate::commands::{check_key_length, in_place};
 use crate::error::{Error, Known};
@@ -157,7 +158,10 @@ async fn request(session: &mut Session, args: Arguments<'_>) {
         let text = if command.name == "exec" { abort(session, &text) } else { text };
         return refuse(session, text).await;
     }
-    if let Err(error) = check_key_length(command.longest_key(args), session.server.engine.limits()) {
+    if let Err(error) = check_key_length(
+        command.longest_key(args.len(), |at| args.get(at).len()),
+        session.server.engine.limits(),
+    ) {
         return refuse(session, error.resp()).await;
     }
     if session.only_listens() && !command.has(Flag::WhileListening) {
@@ -183,6 +187,11 @@ async fn request(session: &mut Session, args: Arguments<'_>) {
             }
         }
         Action::LooksUp(lookup) => look_up(session, lookup, args).await,
+        Action::Script(kind) => {
+            session.write_pending().await;
+            let reply = scripts::eval(session, kind, &args.to_bytes()[1..]).await;
+            session.reply(&reply.unwrap_or_else(|error| Reply::Error(error.resp())));
+        }
         Action::Answers(run) => {
             session.write_pending().await;
             let reply = run(session, &args.to_bytes()[1..]);
@@ -234,7 +243,7 @@ async fn write(session: &mut Session, run: Run, args: &[Bytes]) {
         Err(Problem::Failed(Failed::Error(error))) => Reply::Error(error.resp()),
         Err(Problem::Failed(Failed::NeedsView)) => {
             session.write_pending().await;
-            match atomically(session, is_long(args), &[], |keys| replied(run(args, keys))).await {
+            match atomically(session, Place::of(is_long(args)), &[], |keys| replied(run(args, keys))).await {
                 Ok(reply) => reply.unwrap_or(Reply::NullArray),
                 Err(error) => Reply::Error(error.resp()),
             }

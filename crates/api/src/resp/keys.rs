@@ -5,8 +5,8 @@
 //! only if no key that it read has changed since; otherwise it is run again on a newer view. So every command
 //! and every MULTI ... EXEC is atomic, however many keys it reads and writes.
 //!
-//! **Invariant: Bounded.** Of what is read only mod revisions are kept, and at most [`WRITTEN_BYTES_MAX`] are to be
-//! written.
+//! **Invariant: Bounded.** Of what is read only mod revisions are kept, at most [`READ_BYTES_MAX`] of them with their
+//! keys, and at most [`WRITTEN_BYTES_MAX`] are to be written.
 
 use super::reply::Reply;
 use crate::error::{Error, Kind};
@@ -22,6 +22,11 @@ use std::collections::BTreeMap;
 /// Maximum bytes of the values that one command, or one transaction, writes: no setting lets more be written. What a
 /// write may have is checked when the command is made; this bounds the memory until then.
 const WRITTEN_BYTES_MAX: usize = REQUEST_BYTES_MAX;
+
+/// Maximum bytes of what is remembered of reads: the log's entry has a condition for each.
+const READ_BYTES_MAX: usize = REQUEST_BYTES_MAX;
+/// What a key that was read costs besides its bytes.
+const READ_OVERHEAD_BYTES: usize = 32;
 
 /// The state of a key that exists.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,6 +58,12 @@ enum Write {
     /// Changes only the time to live.
     Expire(Expiry),
     Delete,
+}
+
+/// The writes of a transaction at some point.
+pub(super) struct Written {
+    writes: BTreeMap<Bytes, Write>,
+    bytes: usize,
 }
 
 /// What the commands of a round see: a state, and the time for which it is shown.
@@ -89,6 +100,8 @@ pub(super) struct Keys<'a> {
     only_reads: bool,
     /// Bytes of values in the reply so far.
     answered: usize,
+    /// Bytes that `read` takes, about.
+    read_bytes: usize,
     /// Each key that was read, with its mod revision; 0 for an absent key. Values are not kept: there may be many
     /// large ones.
     read: BTreeMap<Bytes, i64>,
@@ -146,6 +159,7 @@ impl<'a> Keys<'a> {
             sight,
             only_reads: false,
             answered: 0,
+            read_bytes: 0,
             read,
             written,
             written_bytes: 0,
@@ -185,6 +199,26 @@ impl<'a> Keys<'a> {
         }
         self.answered += bytes;
         Ok(())
+    }
+
+    /// Begins a count of what is answered; returns the one before.
+    pub(super) fn forget_answers(&mut self) -> usize {
+        std::mem::take(&mut self.answered)
+    }
+
+    /// Goes back to a count.
+    pub(super) fn remember_answers(&mut self, answered: usize) {
+        self.answered = answered;
+    }
+
+    /// What is to be written so far, for [`Self::write_instead`].
+    pub(super) fn written(&self) -> Written {
+        Written { writes: self.written.clone(), bytes: self.written_bytes }
+    }
+
+    /// Undoes what was to be written since `before`. What was read since then still counts.
+    pub(super) fn write_instead(&mut self, before: Written) {
+        (self.written, self.written_bytes) = (before.writes, before.bytes);
     }
 
     /// The key's state, with this command's own writes.
@@ -241,7 +275,13 @@ impl<'a> Keys<'a> {
     fn stored(&mut self, sight: &Sight, key: &Bytes) -> Result<Option<KeyValue>, Failed> {
         let found = get(&sight.view, key)?;
         if !self.only_reads {
-            self.read.insert(key.clone(), found.as_ref().map_or(0, |kv| kv.mod_revision));
+            let revision = found.as_ref().map_or(0, |kv| kv.mod_revision);
+            if self.read.insert(key.clone(), revision).is_none() {
+                self.read_bytes += key.len() + READ_OVERHEAD_BYTES;
+                if self.read_bytes > READ_BYTES_MAX {
+                    return Err(Failed::Error(read_too_much()));
+                }
+            }
         }
         Ok(found)
     }
@@ -353,6 +393,11 @@ pub(super) fn reply_too_large(bytes_max: usize) -> Error {
     let text = format!(
         "the reply is larger than {bytes_max} bytes (limits.response_bytes_max): ask for less at once"
     );
+    Error::Refused(Kind::ResourceExhausted, text)
+}
+
+fn read_too_much() -> Error {
+    let text = format!("keys of more than {READ_BYTES_MAX} bytes are read at once");
     Error::Refused(Kind::ResourceExhausted, text)
 }
 

@@ -2,12 +2,13 @@
 //!
 //! Reading order, along a request: `connection.rs` reads requests (`request.rs`) from the socket and finds
 //! each in the table of commands (`commands.rs`). Commands about keys (`strings.rs`, `keyspace.rs`,
-//! `expiry.rs`) are functions of their arguments and of `keys.rs`; `transaction.rs` has their writes done.
+//! `expiry.rs`) are functions of their arguments and of `keys.rs`; `transaction.rs` has their writes done, and those
+//! of scripts (`scripts/`).
 //! The others work on the connection's state (`session.rs`): `administration.rs`, `scan.rs` (all keys),
 //! `subscribe.rs` (with `notices.rs`), `lookup.rs` and `table.rs` (lookup tables). `reply.rs` writes the
 //! answers.
 //!
-//! What is deliberately absent: types other than strings, scripts, and PUBLISH. An absent command is refused
+//! What is deliberately absent: types other than strings, and PUBLISH. An absent command is refused
 //! with an error that names it.
 
 mod administration;
@@ -24,6 +25,7 @@ mod keys;
 mod keyspace;
 mod lookup;
 mod notices;
+mod number;
 mod parse;
 mod queue;
 mod reply;
@@ -31,6 +33,7 @@ mod request;
 mod scan;
 #[cfg(test)]
 mod script;
+mod scripts;
 mod server;
 mod session;
 mod strings;

@@ -6,6 +6,7 @@
 use super::keys::Run;
 use super::reply::Reply;
 use super::request::Arguments;
+use super::scripts;
 use super::session::Session;
 use bytes::Bytes;
 
@@ -21,6 +22,8 @@ const ARGUMENT_BYTES: usize = 64;
 pub(super) enum Queued {
     /// It reads or writes keys: a part of the transaction.
     Keys(Run),
+    /// It runs a script, as a part of the transaction.
+    Script(scripts::Kind),
     /// It works on the connection's state, once the transaction is done.
     Connection(fn(&mut Session, &[Bytes]) -> Reply),
 }

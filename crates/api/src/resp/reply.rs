@@ -1,5 +1,6 @@
 //! Replies as bytes, in RESP2 and RESP3 (<https://redis.io/docs/latest/develop/reference/protocol-spec/>).
 
+use super::number;
 use bytes::Bytes;
 
 /// Which version of the protocol a client speaks.
@@ -23,14 +24,22 @@ impl Version {
 pub(super) enum Reply {
     /// `+OK` and the like.
     Simple(&'static str),
+    /// As [`Self::Simple`], for what a script says.
+    Status(Bytes),
     /// An error, beginning with its code.
     Error(String),
     Integer(i64),
+    /// In RESP2 the text of the number.
+    Double(f64),
+    /// In RESP2 1 or 0.
+    Boolean(bool),
     Bulk(Bytes),
     Null,
     /// In RESP2 another kind of null: EXEC did nothing, or COMMAND INFO does not know a name.
     NullArray,
     Array(Vec<Reply>),
+    /// In RESP2 an array.
+    Set(Vec<Reply>),
     /// Pairs; in RESP2 an array.
     Map(Vec<(Reply, Reply)>),
     /// A message that answers no request; in RESP2 an array.
@@ -58,18 +67,25 @@ impl Reply {
                 out.extend_from_slice(text.as_bytes());
                 out.extend_from_slice(b"\r\n");
             }
-            Self::Error(text) => {
-                out.push(b'-');
-                // An error is one line, whatever it quotes.
-                out.extend(text.bytes().map(|byte| if byte < b' ' { b' ' } else { byte }));
-                out.extend_from_slice(b"\r\n");
-            }
+            Self::Status(text) => line(out, b'+', text),
+            Self::Error(text) => line(out, b'-', text.as_bytes()),
             Self::Integer(number) => head(out, b':', *number),
+            Self::Double(number) if version == Version::Resp3 => {
+                line(out, b',', number::text(*number).as_bytes());
+            }
+            Self::Double(number) => bulk(out, number::text(*number).as_bytes()),
+            Self::Boolean(value) if version == Version::Resp3 => {
+                line(out, b'#', if *value { b"t" } else { b"f" });
+            }
+            Self::Boolean(value) => head(out, b':', (*value).into()),
             Self::Bulk(bytes) => bulk(out, bytes),
             Self::Null | Self::NullArray if version == Version::Resp3 => out.extend_from_slice(b"_\r\n"),
             Self::Null => out.extend_from_slice(b"$-1\r\n"),
             Self::NullArray => out.extend_from_slice(b"*-1\r\n"),
             Self::Array(items) => list(out, b'*', items, version),
+            Self::Set(items) => {
+                list(out, if version == Version::Resp3 { b'~' } else { b'*' }, items, version)
+            }
             Self::Push(items) => {
                 list(out, if version == Version::Resp3 { b'>' } else { b'*' }, items, version)
             }
@@ -99,6 +115,13 @@ pub(super) fn head(out: &mut Vec<u8>, kind: u8, number: i64) {
 pub(super) fn bulk(out: &mut Vec<u8>, bytes: &[u8]) {
     head(out, b'$', bytes.len() as i64);
     out.extend_from_slice(bytes);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Appends a line, whatever its text quotes.
+fn line(out: &mut Vec<u8>, kind: u8, text: &[u8]) {
+    out.push(kind);
+    out.extend(text.iter().map(|byte| if *byte < b' ' { b' ' } else { *byte }));
     out.extend_from_slice(b"\r\n");
 }
 

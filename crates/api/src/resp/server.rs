@@ -1,6 +1,7 @@
 //! What the connections of a node share.
 
 use super::cursors::Cursors;
+use super::scripts::Scripts;
 use crate::budget::Budget;
 use quoin_engine::Engine;
 use quoin_library::Library;
@@ -15,6 +16,7 @@ pub(super) struct Server {
     pub(super) engine: Engine,
     pub(super) library: Arc<Library>,
     pub(super) cursors: Cursors,
+    pub(super) scripts: Scripts,
     pub(super) budget: Budget,
     /// What connections keep while they wait for their clients: as much again, so that it keeps nobody's requests
     /// out.
@@ -40,6 +42,7 @@ impl Server {
             engine,
             library,
             cursors: Cursors::default(),
+            scripts: Scripts::default(),
             budget,
             connections: AtomicUsize::new(0),
             last_id: AtomicU64::new(0),

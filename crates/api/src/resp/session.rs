@@ -143,6 +143,13 @@ impl Session {
         self.sight = Some(sight(view, bytes_max));
     }
 
+    /// What this replica has applied by now, if the round sees a state already: this one is newer.
+    pub(super) fn see_newest(&mut self) {
+        if self.sight.is_some() {
+            self.see_own_writes(true);
+        }
+    }
+
     /// Replies to a lookup in a table.
     pub(super) async fn look_up(&mut self, lookup: Lookup, args: Arguments<'_>) -> Result<(), Error> {
         let view = self.view().await?;

@@ -4,12 +4,14 @@
 use super::keys::{Failed, Keys, replied};
 use super::queue::{Queue, Queued};
 use super::reply::Reply;
+use super::scripts::{self, Scripts, Spent, evaluate};
 use super::session::Session;
 use crate::commands::in_place;
 use crate::error::{Error, Kind};
 use bytes::Bytes;
 use quoin_core::kv;
 use quoin_engine::ReadView;
+use std::sync::Arc;
 
 /// Maximum watched keys of a connection.
 const WATCHED_MAX: usize = 10_000;
@@ -27,20 +29,46 @@ pub(super) fn is_long(args: &[Bytes]) -> bool {
     args.len() > ARGUMENTS_IN_PLACE_MAX
 }
 
+/// Where a command is run.
+#[derive(Clone, Copy)]
+pub(super) enum Place<'a> {
+    /// On this thread.
+    Here,
+    /// On this thread, whose other connections go on on another.
+    Aside,
+    /// As [`Self::Aside`], when a script may run.
+    Script(&'a Scripts),
+}
+
+impl Place<'_> {
+    /// For a command that may take long, or not.
+    pub(super) fn of(long: bool) -> Self {
+        if long { Self::Aside } else { Self::Here }
+    }
+
+    pub(super) async fn run<T>(self, run: impl FnOnce() -> T) -> T {
+        let _turn = match self {
+            Self::Script(scripts) => Some(scripts.turn().await),
+            Self::Here | Self::Aside => None,
+        };
+        in_place(!matches!(self, Self::Here), run)
+    }
+}
+
 /// Runs `run` on a state and has its writes done; runs it again if what it read has changed meanwhile. `None`
 /// where one of `watched` has changed.
 ///
 /// Invariant: Optimistic (transactions).
 pub(super) async fn atomically<T>(
     session: &mut Session,
-    long: bool,
+    place: Place<'_>,
     watched: &[(Bytes, i64)],
     run: impl Fn(&mut Keys<'_>) -> Result<T, Failed>,
 ) -> Result<Option<T>, Error> {
     for _ in 0..ATTEMPTS_MAX {
         let sight = session.sight().await?;
         let mut keys = Keys::at(Some(sight));
-        let reply = in_place(long, || run(&mut keys)).map_err(failed)?;
+        let reply = place.run(|| run(&mut keys)).await.map_err(failed)?;
         if !are_unchanged(watched, &sight.view)? {
             return Ok(None);
         }
@@ -92,16 +120,25 @@ pub(super) async fn exec(session: &mut Session, _: &[Bytes]) -> Result<Reply, Er
     let Some(commands) = queue.into_commands() else {
         return Ok(Reply::error("EXECABORT Transaction discarded because of previous errors."));
     };
+    let server = Arc::clone(&session.server);
+    let (scripts, limits, spent) = (&server.scripts, server.engine.limits(), Spent::default());
     let run_all = |keys: &mut Keys<'_>| -> Result<Vec<Reply>, Failed> {
         let run = |(queued, args): &(Queued, Vec<Bytes>)| match queued {
             Queued::Keys(run) => replied(run(&args[1..], keys)),
+            Queued::Script(kind) => replied(evaluate(scripts, limits, *kind, &args[1..], keys, &spent)),
             Queued::Connection(_) => Ok(Reply::Null),
         };
         commands.iter().map(run).collect()
     };
     let arguments: usize = commands.iter().map(|(_, args)| args.len()).sum();
-    let long = arguments > ARGUMENTS_IN_PLACE_MAX;
-    let Some(mut replies) = atomically(session, long, &watched, run_all).await? else {
+    let evaluations = commands.iter().filter(|(queued, _)| matches!(queued, Queued::Script(_)));
+    let named = scripts::keys_named(evaluations.clone().map(|(_, args)| &args[1..]));
+    let place = match evaluations.count() {
+        0 => Place::of(arguments > ARGUMENTS_IN_PLACE_MAX),
+        _ => Place::Script(scripts),
+    };
+    let _held = scripts::queue(scripts, session, &named).await;
+    let Some(mut replies) = atomically(session, place, &watched, run_all).await? else {
         return Ok(Reply::NullArray);
     };
     for (reply, (queued, args)) in replies.iter_mut().zip(&commands) {

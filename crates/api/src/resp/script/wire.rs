@@ -4,6 +4,7 @@
 //! +OK   -ERR text   :1   "text"        a simple string, an error, an integer, a bulk string
 //! $-1   *-1   _                        RESP2's nulls, RESP3's null
 //! [a, b]   {k: v}   push [a, b]        an array, a map, a push
+//! set [a]   ,1.5   #t                  RESP3's sets, doubles and booleans
 //! ```
 
 use std::io::{self, BufRead};
@@ -20,6 +21,7 @@ pub(super) enum Wire {
     Array(Vec<Wire>),
     Map(Vec<(Wire, Wire)>),
     Push(Vec<Wire>),
+    Set(Vec<Wire>),
 }
 
 /// Reads the next reply; `None` where the server has closed the connection.
@@ -34,7 +36,7 @@ pub(super) fn read(stream: &mut impl BufRead) -> io::Result<Option<Wire>> {
     let count = || text[1..].parse::<usize>().unwrap_or_else(|_| panic!("{text:?} is not a reply"));
     Ok(Some(match text.as_bytes() {
         b"$-1" | b"*-1" | b"_" => Wire::Line(text),
-        [b'+' | b'-' | b':', ..] => Wire::Line(text),
+        [b'+' | b'-' | b':' | b',' | b'#', ..] => Wire::Line(text),
         [b'$', ..] => {
             let mut bytes = vec![0; count() + 2];
             stream.read_exact(&mut bytes)?;
@@ -44,6 +46,7 @@ pub(super) fn read(stream: &mut impl BufRead) -> io::Result<Option<Wire>> {
         }
         [b'*', ..] => Wire::Array(items(stream, count())?),
         [b'>', ..] => Wire::Push(items(stream, count())?),
+        [b'~', ..] => Wire::Set(items(stream, count())?),
         [b'%', ..] => {
             let mut items = items(stream, 2 * count())?.into_iter();
             Wire::Map(std::iter::from_fn(|| Some((items.next()?, items.next()?))).collect())
@@ -72,6 +75,7 @@ impl Wire {
             }
             Self::Array(items) => block("[", items.iter().map(Self::show), "]"),
             Self::Push(items) => block("push [", items.iter().map(Self::show), "]"),
+            Self::Set(items) => block("set [", items.iter().map(Self::show), "]"),
             Self::Map(pairs) => {
                 let pairs = pairs.iter().map(|(key, value)| {
                     let (key, mut value) = (key.show().concat(), value.show());
@@ -93,6 +97,7 @@ impl Wire {
             Self::Bulk(bytes) => Some(quoted(bytes)),
             Self::Array(items) => Some(format!("[{}]", list(items)?)),
             Self::Push(items) => Some(format!("push [{}]", list(items)?)),
+            Self::Set(items) => Some(format!("set [{}]", list(items)?)),
             Self::Map(pairs) => {
                 let pair = |(key, value): &(Self, Self)| Some(format!("{}: {}", key.line()?, value.line()?));
                 Some(format!("{{{}}}", pairs.iter().map(pair).collect::<Option<Vec<_>>>()?.join(", ")))
@@ -109,7 +114,9 @@ impl Wire {
                     *bytes = map(text).into_bytes();
                 }
             }
-            Self::Array(items) | Self::Push(items) => items.iter_mut().for_each(|item| item.map_text(map)),
+            Self::Array(items) | Self::Push(items) | Self::Set(items) => {
+                items.iter_mut().for_each(|item| item.map_text(map))
+            }
             Self::Map(pairs) => pairs.iter_mut().for_each(|(_, value)| value.map_text(map)),
         }
     }
@@ -127,7 +134,7 @@ impl Wire {
                     items[key + 1] = hidden();
                 }
             }
-            Self::Line(_) | Self::Bulk(_) | Self::Push(_) => {}
+            Self::Line(_) | Self::Bulk(_) | Self::Push(_) | Self::Set(_) => {}
         }
     }
 }

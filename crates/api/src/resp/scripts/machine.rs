@@ -1,0 +1,177 @@
+//! A Lua state that runs scripts, one after the other.
+//!
+//! **Invariant: Bounded.** A state has at most [`MEMORY_MAX`] bytes, and a script as many instructions as its time
+//! allows: every [`INSTRUCTIONS`] it is asked whether it is to end. No function in C takes long without asking; see
+//! `prelude.lua` for those that are replaced. A state whose script was ended is not used again.
+
+use super::cache::Script;
+use super::calls::Calls;
+use super::convert;
+use super::native::{self, Located, MEMORY_MAX, PRELUDE, Shared, error_text};
+use super::stop::{Ended, Stop, TIME_MAX};
+use crate::resp::keys::{Failed, Problem};
+use crate::resp::reply::Reply;
+use bytes::Bytes;
+use mlua::chunk::ChunkMode;
+use mlua::{Function, HookTriggers, Lua, LuaOptions, StdLib, Table, Value, VmState};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+const INSTRUCTIONS: u32 = 10_000;
+/// Compiled scripts that a state keeps.
+const COMPILED_MAX: usize = 500;
+/// A state that holds more than this after a script, its garbage not counted, forgets what it has compiled.
+const KEPT_BYTES_MAX: usize = 4 << 20;
+
+/// See the module.
+pub(super) struct Machine {
+    lua: Lua,
+    environment: Table,
+    run: Function,
+    compiled: HashMap<String, Function>,
+    shared: Shared,
+    broken: bool,
+}
+
+impl Machine {
+    /// # Errors
+    /// There is no memory for it.
+    pub(super) fn new(kills: Arc<AtomicU64>) -> mlua::Result<Self> {
+        let libraries = StdLib::TABLE | StdLib::STRING | StdLib::MATH;
+        let lua = Lua::new_with(libraries, LuaOptions::default())?;
+        lua.set_memory_limit(MEMORY_MAX)?;
+        let shared =
+            Shared { stop: Arc::new(Stop::new(kills)), failed_at: Arc::default(), version: Arc::default() };
+        let native = native::table(&lua, &shared)?;
+        let prelude = lua.load(include_str!("prelude.lua")).set_name(PRELUDE).set_mode(ChunkMode::Text);
+        let (environment, run) = prelude.call::<(Table, Function)>(native)?;
+        let stop = Arc::clone(&shared.stop);
+        let often = HookTriggers::new().every_nth_instruction(INSTRUCTIONS);
+        lua.set_global_hook(often, move |_, _| match stop.is_over() {
+            true => Err(mlua::Error::runtime("the script's time is over")),
+            false => Ok(VmState::Continue),
+        })?;
+        Ok(Self { lua, environment, run, compiled: HashMap::new(), shared, broken: false })
+    }
+
+    /// The script as a function, which stays compiled.
+    ///
+    /// # Errors
+    /// It is not Lua, says the text.
+    pub(super) fn compile(&mut self, script: &Script) -> Result<Function, String> {
+        if let Some(function) = self.compiled.get(&script.sha) {
+            return Ok(function.clone());
+        }
+        if self.compiled.len() >= COMPILED_MAX {
+            self.compiled.clear();
+        }
+        let chunk = self.lua.load(&script.chunk[..]).set_name("@user_script").set_mode(ChunkMode::Text);
+        let function = chunk.set_environment(self.environment.clone()).into_function().map_err(|error| {
+            let text = match error {
+                mlua::Error::SyntaxError { message, .. } => message,
+                other => error_text(&other),
+            };
+            format!("ERR Error compiling script (new function): {text}")
+        })?;
+        self.compiled.insert(script.sha.clone(), function.clone());
+        Ok(function)
+    }
+
+    /// Runs a script for at most `time`.
+    ///
+    /// # Errors
+    /// The script's own, or a command's that ends it.
+    pub(super) fn run(
+        &mut self,
+        script: &Script,
+        (keys, arguments): (&[Bytes], &[Bytes]),
+        time: Duration,
+        calls: &mut Calls<'_, '_>,
+    ) -> Result<Reply, Problem> {
+        let function = self.compile(script).map_err(Problem::Refused)?;
+        let (lua, shared) = (&self.lua, &self.shared);
+        *shared.failed_at.lock() = None;
+        shared.version.store(2, Ordering::Relaxed);
+        shared.stop.begin(time);
+        let calling = &RefCell::new(&mut *calls);
+        let ran = lua.scope(|scope| {
+            let call = |protected| {
+                scope
+                    .create_function(move |lua, args| calling.borrow_mut().call(lua, args, protected, shared))
+            };
+            let texts = |texts: &[Bytes]| {
+                let texts =
+                    texts.iter().map(|text| lua.create_string(text)).collect::<Result<Vec<_>, _>>()?;
+                lua.create_sequence_from(texts)
+            };
+            let given = (function, texts(keys)?, texts(arguments)?, call(false)?, call(true)?);
+            self.run.call::<(bool, Value)>(given)
+        });
+        if let Some(failed) = calls.failed.take() {
+            self.broken = true;
+            return Err(Problem::Failed(failed));
+        }
+        if self.shared.stop.has_ended() {
+            self.broken = true;
+            return Err(Problem::Refused(ended(self.shared.stop.why())));
+        }
+        match ran {
+            Ok((true, value)) => {
+                let version = self.shared.version.load(Ordering::Relaxed);
+                convert::to_reply(&value, version).map_err(Problem::Refused)
+            }
+            Ok((false, error)) => Err(Problem::Refused(self.failed(script, &error))),
+            Err(error) => {
+                self.broken = true;
+                Err(Problem::Refused(format!("ERR {}", error_text(&error))))
+            }
+        }
+    }
+
+    /// The text of an error that a script did not catch.
+    fn failed(&self, script: &Script, error: &Value) -> String {
+        let text = match error {
+            Value::Table(table) => match table.raw_get::<Value>("err") {
+                Ok(Value::String(text)) => text.to_string_lossy(),
+                _ => "ERR the script failed with a table that has no field `err`".into(),
+            },
+            Value::String(text) => format!("ERR {}", text.to_string_lossy()),
+            Value::Error(error) => format!("ERR {}", error_text(error)),
+            other => format!("ERR {}", other.to_string().unwrap_or_default()),
+        };
+        match &*self.shared.failed_at.lock() {
+            Some(Located { source, line }) => format!("{text} script: {}, on {source}:{line}.", script.sha),
+            None => text,
+        }
+    }
+
+    /// Makes it ready for the next script; false where it must not be used again.
+    pub(super) fn tidy(&mut self) -> bool {
+        if !self.broken && self.lua.used_memory() > KEPT_BYTES_MAX {
+            self.broken = self.lua.gc_collect().is_err();
+            if self.lua.used_memory() > KEPT_BYTES_MAX {
+                self.compiled.clear();
+            }
+        }
+        !self.broken
+    }
+}
+
+fn ended(why: Ended) -> String {
+    match why {
+        Ended::Time => {
+            format!("ERR the script ran for more than {} ms: nothing was done", TIME_MAX.as_millis())
+        }
+        Ended::Killed => "ERR Script killed by user with SCRIPT KILL: nothing was done".into(),
+    }
+}
+
+/// A command failed in a way that its script cannot go on from.
+pub(super) fn fatal(failed: &mut Option<Failed>, why: Failed, stop: &Stop) -> mlua::Error {
+    *failed = Some(why);
+    stop.end();
+    mlua::Error::runtime("the script cannot go on")
+}
