@@ -128,9 +128,17 @@ impl Follower {
             from_revision,
             snapshot_if_compacted: true,
             progress_ms: PROGRESS_MS,
+            cluster_id: self.copy.cluster(),
             ..pb::WatchRequest::default()
         };
-        let mut messages = routes.watch(request).await?.into_inner();
+        let mut messages = match routes.watch(request).await {
+            Err(status) if status.code() == Code::OutOfRange => {
+                self.copy.forget_revision();
+                return Err(status)
+                    .context("the copy is of another cluster or of its future: fetching everything");
+            }
+            begun => begun?.into_inner(),
+        };
         tracing::info!(endpoint, from = from_revision, "following");
         let mut snapshot = BTreeMap::<Key, pb::Rule>::new();
         loop {
@@ -145,6 +153,7 @@ impl Follower {
                         .extend(message.rules.into_iter().map(|rule| ((rule.vni, rule.ip.clone()), rule)));
                 }
                 Kind::SnapshotEnd => {
+                    self.copy.set_cluster(message.cluster_id)?;
                     let changes = self.copy.difference(&std::mem::take(&mut snapshot));
                     self.take(changes, revision).await?;
                 }
@@ -152,7 +161,11 @@ impl Follower {
                     let changes = self.copy.changes(message.events);
                     self.take(changes, revision).await?;
                 }
-                Kind::Progress if revision > self.copy.revision() => self.take(Vec::new(), revision).await?,
+                Kind::Progress if revision > self.copy.revision() => {
+                    // A copy of an earlier version does not know it.
+                    self.copy.set_cluster(message.cluster_id)?;
+                    self.take(Vec::new(), revision).await?;
+                }
                 Kind::Compacted => tracing::warn!(
                     history_begins = revision,
                     "the copy is older than the history that is kept; fetching everything again"

@@ -1,8 +1,8 @@
 //! An agent's copy of its rules on disk, so that after a restart it fetches only what changed meanwhile.
 //!
 //! It is one file of JSON lines, which people can read and write too: `{"put": RULE}`,
-//! `{"delete": {"vni", "ip"}}`, and `{"revision": N}` after each batch. Lines after the last revision belong
-//! to a batch that was cut off, and are dropped. The file is rewritten when most of its lines are obsolete.
+//! `{"delete": {"vni", "ip"}}`, and `{"revision": N}` after each batch; before them the groups of the copy, and the
+//! cluster whose revisions these are. Lines after the last revision belong to a batch that was cut off, and are dropped. The file is rewritten when most of its lines are obsolete.
 
 use super::text::RuleText;
 use anyhow::{Context, Result, bail};
@@ -14,6 +14,7 @@ use std::io::{BufRead, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 const FILE: &str = "rules.jsonl";
+const LOCK: &str = "LOCK";
 const REWRITTEN: &str = "rules.jsonl.new";
 /// Obsolete lines that a file may have beyond twice its rules before it is rewritten.
 const OBSOLETE_LINES_MAX: usize = 10_000;
@@ -39,6 +40,8 @@ enum Line {
     Revision(i64),
     /// The first line: the groups of the copy. An agent refuses a copy of other groups.
     Groups(Vec<String>),
+    /// The cluster whose revisions those that follow are.
+    Cluster(u64),
 }
 
 /// A copy of rules.
@@ -46,10 +49,14 @@ pub(super) struct Copy {
     folder: PathBuf,
     groups: Vec<String>,
     rules: BTreeMap<Key, pb::Rule>,
-    /// The copy is complete up to this revision; 0 means empty.
+    /// The copy is complete up to this revision; 0 means that nothing is known of it.
     revision: i64,
+    /// The cluster whose revision this is; 0 if that is not known.
+    cluster: u64,
     file: BufWriter<File>,
     lines: usize,
+    /// Kept for as long as the copy is open.
+    _lock: File,
 }
 
 impl Copy {
@@ -59,13 +66,21 @@ impl Copy {
     /// The folder cannot be read or written, or holds a copy of other groups.
     pub(super) fn open(folder: &Path, groups: &[String]) -> Result<Self> {
         std::fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
+        let lock =
+            File::create(folder.join(LOCK)).with_context(|| format!("writing {}", folder.display()))?;
+        lock.try_lock().with_context(|| {
+            format!("{} is in use by another agent; give each its own --dir", folder.display())
+        })?;
         let path = folder.join(FILE);
-        let (rules, revision) = if path.exists() { read(&path, groups)? } else { (BTreeMap::new(), 0) };
+        let Found { rules, revision, cluster } =
+            if path.exists() { read(&path, groups)? } else { Found::default() };
         let mut copy = Self {
             folder: folder.to_owned(),
             groups: groups.to_vec(),
             rules,
             revision,
+            cluster,
+            _lock: lock,
             file: BufWriter::new(OpenOptions::new().create(true).append(true).open(&path)?),
             lines: 0,
         };
@@ -75,6 +90,27 @@ impl Copy {
 
     pub(super) fn revision(&self) -> i64 {
         self.revision
+    }
+
+    pub(super) fn cluster(&self) -> u64 {
+        self.cluster
+    }
+
+    /// The revisions that follow are of `cluster`.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub(super) fn set_cluster(&mut self, cluster: u64) -> Result<()> {
+        if std::mem::replace(&mut self.cluster, cluster) == cluster {
+            return Ok(());
+        }
+        self.lines += 1;
+        self.line(&Line::Cluster(cluster))
+    }
+
+    /// The revision means nothing any more: the rules are kept until they are compared with all that there are.
+    pub(super) fn forget_revision(&mut self) {
+        self.revision = 0;
     }
 
     pub(super) fn len(&self) -> usize {
@@ -93,21 +129,25 @@ impl Copy {
         gone.chain(new.map(put)).collect()
     }
 
-    /// The changes of `events`, without deletions of unknown rules.
+    /// The changes of `events`, each upon the one before it, without deletions of rules that are not there.
     pub(super) fn changes(&self, events: Vec<pb::Event>) -> Vec<Change> {
-        let change = |event: pb::Event| match event.change {
-            Some(pb::event::Change::Put(rule)) => {
-                let old = self.rules.get(&(rule.vni, rule.ip.clone())).cloned();
-                Some(Change::Put { rule, old })
+        let mut changed: BTreeMap<Key, Option<pb::Rule>> = BTreeMap::new();
+        let mut change = |event: pb::Event| {
+            let (key, new) = match event.change? {
+                pb::event::Change::Put(rule) => ((rule.vni, rule.ip.clone()), Some(rule)),
+                pb::event::Change::Deleted(pb::RuleKey { vni, ip }) => ((vni, ip), None),
+                _ => return None,
+            };
+            let old = match changed.insert(key.clone(), new.clone()) {
+                Some(old) => old,
+                None => self.rules.get(&key).cloned(),
+            };
+            match new {
+                Some(rule) => Some(Change::Put { rule, old }),
+                None => Some(Change::Delete { key, rule: old? }),
             }
-            Some(pb::event::Change::Deleted(pb::RuleKey { vni, ip })) => {
-                let key = (vni, ip);
-                let rule = self.rules.get(&key)?.clone();
-                Some(Change::Delete { key, rule })
-            }
-            _ => None,
         };
-        events.into_iter().filter_map(change).collect()
+        events.into_iter().filter_map(&mut change).collect()
     }
 
     /// Records `changes`, in memory and in the file; afterwards the copy is complete up to `revision`.
@@ -145,8 +185,9 @@ impl Copy {
         let new = self.folder.join(REWRITTEN);
         self.file = BufWriter::new(File::create(&new).with_context(|| format!("writing {}", new.display()))?);
         self.line(&Line::Groups(self.groups.clone()))?;
+        self.line(&Line::Cluster(self.cluster))?;
         let rules: Vec<RuleText> = self.rules.values().map(RuleText::of).collect();
-        self.lines = rules.len() + 2;
+        self.lines = rules.len() + 3;
         for rule in rules {
             self.line(&Line::Put(rule))?;
         }
@@ -154,13 +195,20 @@ impl Copy {
         self.file.flush()?;
         self.file.get_ref().sync_all()?;
         std::fs::rename(&new, self.folder.join(FILE))?;
-        Ok(())
+        Ok(File::open(&self.folder)?.sync_all()?)
     }
 }
 
-fn read(path: &Path, groups: &[String]) -> Result<(BTreeMap<Key, pb::Rule>, i64)> {
-    let mut rules = BTreeMap::new();
-    let (mut revision, mut pending) = (0, Vec::new());
+/// What a file holds.
+#[derive(Default)]
+struct Found {
+    rules: BTreeMap<Key, pb::Rule>,
+    revision: i64,
+    cluster: u64,
+}
+
+fn read(path: &Path, groups: &[String]) -> Result<Found> {
+    let (mut found, mut pending) = (Found::default(), Vec::new());
     for line in BufReader::new(File::open(path)?).split(b'\n') {
         let Ok(line) = serde_json::from_slice::<Line>(&line?) else {
             // The line was cut off, so its batch was not finished.
@@ -174,28 +222,31 @@ fn read(path: &Path, groups: &[String]) -> Result<(BTreeMap<Key, pb::Rule>, i64)
             Line::Groups(_) => {}
             Line::Revision(finished) => {
                 for line in pending.drain(..) {
-                    apply(line, &mut rules)?;
+                    found.apply(line)?;
                 }
-                revision = finished;
+                found.revision = finished;
             }
             other => pending.push(other),
         }
     }
-    Ok((rules, revision))
+    Ok(found)
 }
 
-fn apply(line: Line, rules: &mut BTreeMap<Key, pb::Rule>) -> Result<()> {
-    match line {
-        Line::Put(rule) => {
-            let rule = rule.into_rule()?;
-            rules.insert((rule.vni, rule.ip.clone()), rule);
+impl Found {
+    fn apply(&mut self, line: Line) -> Result<()> {
+        match line {
+            Line::Put(rule) => {
+                let rule = rule.into_rule()?;
+                self.rules.insert((rule.vni, rule.ip.clone()), rule);
+            }
+            Line::Delete { vni, ip } => {
+                self.rules.remove(&(vni, ip));
+            }
+            Line::Cluster(cluster) => self.cluster = cluster,
+            Line::Revision(_) | Line::Groups(_) => {}
         }
-        Line::Delete { vni, ip } => {
-            rules.remove(&(vni, ip));
-        }
-        Line::Revision(_) | Line::Groups(_) => {}
+        Ok(())
     }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -220,6 +271,7 @@ mod tests {
         let mut copy = Copy::open(folder.path(), &groups()).unwrap();
         copy.take(vec![put("a", "1"), put("b", "1")], 5).unwrap();
         let delete = Change::Delete { key: (1, "a".into()), rule: rule("a", "1") };
+        copy.set_cluster(9).unwrap();
         copy.take(vec![delete, put("c", "1")], 7).unwrap();
         drop(copy);
         let path = folder.path().join(FILE);
@@ -230,12 +282,55 @@ mod tests {
             let keys: Vec<&str> = copy.rules.keys().map(|(_, ip)| ip.as_str()).collect();
             match copy.revision() {
                 0 => assert!(keys.is_empty(), "cut at {cut}"),
-                5 => assert_eq!(keys, ["a", "b"], "cut at {cut}"),
-                revision => assert_eq!((revision, keys), (7, vec!["b", "c"]), "cut at {cut}"),
+                5 => assert_eq!((keys, copy.cluster()), (vec!["a", "b"], 0), "cut at {cut}"),
+                revision => {
+                    assert_eq!((revision, keys, copy.cluster()), (7, vec!["b", "c"], 9), "cut at {cut}");
+                }
             }
         }
         std::fs::write(&path, &whole).unwrap();
         assert_eq!(Copy::open(folder.path(), &groups()).unwrap().revision(), 7);
+    }
+
+    fn event(change: pb::event::Change) -> pb::Event {
+        pb::Event { revision: 0, change: Some(change) }
+    }
+
+    fn deleted(ip: &str) -> pb::Event {
+        event(pb::event::Change::Deleted(pb::RuleKey { vni: 1, ip: ip.into() }))
+    }
+
+    /// A rule that one message brought and took away again stayed in the copy.
+    #[test]
+    fn the_events_of_a_message_follow_one_another() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut copy = Copy::open(folder.path(), &groups()).unwrap();
+        copy.take(vec![put("b", "1")], 5).unwrap();
+        let written = |ip, data| event(pb::event::Change::Put(rule(ip, data)));
+        let changes = copy.changes(vec![
+            written("a", "1"),
+            deleted("a"),
+            deleted("a"),
+            written("b", "2"),
+            written("b", "3"),
+            deleted("c"),
+        ]);
+        let delete = |ip: &str, data| Change::Delete { key: (1, ip.into()), rule: rule(ip, data) };
+        let replace = |old, new| Change::Put { rule: rule("b", new), old: Some(rule("b", old)) };
+        assert_eq!(changes, [put("a", "1"), delete("a", "1"), replace("1", "2"), replace("2", "3")]);
+        copy.take(changes, 6).unwrap();
+        assert_eq!(copy.rules.keys().map(|(_, ip)| ip.as_str()).collect::<Vec<_>>(), ["b"]);
+    }
+
+    /// Two agents wrote into one file in turns.
+    #[test]
+    fn a_folder_that_another_agent_uses_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let first = Copy::open(folder.path(), &groups()).unwrap();
+        let error = Copy::open(folder.path(), &groups()).err().unwrap().to_string();
+        assert!(error.contains("another agent") && error.contains("--dir"), "{error}");
+        drop(first);
+        Copy::open(folder.path(), &groups()).unwrap();
     }
 
     #[test]

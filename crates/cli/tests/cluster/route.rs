@@ -345,6 +345,91 @@ async fn a_watch_from_a_compacted_revision_is_refused_or_restarts_from_a_snapsho
     Ok(())
 }
 
+/// It was confirmed, and told nothing until the cluster's revisions had come that far: after a restore an agent kept what
+/// was gone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_watch_of_the_future_or_of_another_cluster_is_refused() -> Result<()> {
+    let cluster = start(&[])?;
+    let mut client = patient(&cluster, 0).await?;
+    let newest = client.put(put(vec![rule(1, "g", 0)])).await?.into_inner().revision;
+    let from = |from_revision, cluster_id| pb::WatchRequest {
+        groups: vec!["g".into()],
+        from_revision,
+        cluster_id,
+        progress_ms: 100,
+        ..pb::WatchRequest::default()
+    };
+    let mut begun = client.watch(from(newest + 1, 0)).await?.into_inner();
+    let progress = begun.message().await?.context("it ended")?;
+    ensure!(progress.kind() == Kind::Progress && progress.cluster_id != 0, "{progress:?}");
+    client.watch(from(newest + 1, progress.cluster_id)).await?;
+    let least = pb::WatchRequest { min_revision: newest + 2, ..from(0, 0) };
+    for (request, named) in [
+        (from(newest + 2, 0), format!("from_revision: revision {} is in the future", newest + 1)),
+        (from(newest, 7), "cluster_id: the revisions are of cluster 0000000000000007".to_owned()),
+        (least, format!("min_revision: revision {} is in the future", newest + 2)),
+    ] {
+        let status = client.watch(request).await.err().context("it was confirmed")?;
+        ensure!(status.code() == Code::OutOfRange && status.message().contains(&named), "{status:?}");
+    }
+    Ok(())
+}
+
+/// How many rules a watch begins with; `None` while the replica serves none.
+async fn shown(cluster: &Cluster, replica: usize) -> Option<usize> {
+    let mut client = patient(cluster, replica).await.ok()?;
+    let request = pb::WatchRequest { groups: vec!["g".into()], ..pb::WatchRequest::default() };
+    let (mut messages, mut shown) = (client.watch(request).await.ok()?.into_inner(), 0);
+    loop {
+        let message = messages.message().await.ok()??;
+        shown += message.rules.len();
+        if message.kind() == Kind::SnapshotEnd {
+            return Some(shown);
+        }
+    }
+}
+
+/// A replica that had been away showed what it had, as all that there was.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_watch_from_the_beginning_shows_all_that_was_written_before_it() -> Result<()> {
+    let mut cluster = start(&[])?;
+    let leader = cluster.leader()?;
+    let follower = (leader + 1) % 3;
+    let mut client = routes(&cluster, leader).await?;
+    for round in 1..=4 {
+        cluster.kill(follower)?;
+        for number in 0..50 {
+            client.put(put(vec![rule(round as u64 * 50 + number, "g", 0)])).await?;
+        }
+        cluster.spawn(follower)?;
+        let shown = wait("the replica to serve a watch", || shown(&cluster, follower)).await?;
+        ensure!(shown == round * 50, "{shown} of {} rules", round * 50);
+    }
+    Ok(())
+}
+
+/// `::ffff:10.0.0.1` was another rule than `10.0.0.1`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_address_has_one_name() -> Result<()> {
+    let cluster = start(&[])?;
+    let mut client = routes(&cluster, 0).await?;
+    let mapped = pb::Rule { vni: 9, ip: "::ffff:10.0.0.1".into(), ..rule(1, "g", 0) };
+    client.put(put(vec![mapped])).await?;
+    for ip in ["10.0.0.1", "::ffff:10.0.0.1", "::FFFF:a00:1"] {
+        let lookups = vec![pb::Lookup { request_id: 0, vni: 9, ip: ip.into() }];
+        let answers = client.get(pb::GetRequest { lookups, consistency: None }).await?.into_inner().answers;
+        ensure!(answers[0].rule.as_ref().is_some_and(|rule| rule.ip == "10.0.0.1"), "{ip}: {answers:?}");
+    }
+    for (mac, named) in
+        [("00:00:00:00:00:00", "no interface's"), ("01:00:5e:00:00:01", "a multicast address")]
+    {
+        let wrong = pb::Rule { host_mac: mac.into(), ..rule(1, "g", 0) };
+        let status = client.put(put(vec![wrong])).await.err().context("it was written")?;
+        ensure!(status.message().contains(named) && status.message().contains(mac), "{status:?}");
+    }
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_invalid_rule_is_refused_by_field_and_nothing_is_written() -> Result<()> {
     let cluster = start(&[])?;

@@ -213,7 +213,7 @@ impl Machine {
         self.expiries.take_due(view, stamp, max)
     }
 
-    /// Declares a node dead, unless a heartbeat has moved its deadline.
+    /// Declares a node dead, unless a heartbeat or a new leader has moved its end.
     ///
     /// # Errors
     /// The store failed.
@@ -221,14 +221,14 @@ impl Machine {
         let Expiry { deadline: due, subject: name } = due;
         self.expiries.remove(tx, due, &name);
         match last_heartbeat(tx, &name)? {
-            Some(last) if last.deadline > tx.stamp() => {
+            Some(last) if last.ends(tx.term_began()) > tx.stamp() => {
                 if last.entry != due {
                     // An earlier version did not note where the entry was.
                     self.expiries.remove(tx, last.entry, &name);
                 }
-                let last = LastHeartbeat { entry: last.deadline, ..last };
+                let last = LastHeartbeat { entry: last.ends(tx.term_began()), ..last };
                 tx.put(&record::heartbeat_key(&name), last.encode());
-                self.expiries.add(tx, last.deadline, &name);
+                self.expiries.add(tx, last.entry, &name);
             }
             Some(_) if is_alive(tx, &name)? => set_alive(tx, &name, false),
             // The node is dead already, or was deleted.

@@ -7,7 +7,8 @@
 //! 0x02 'o' u8 kind, name               -> an object: u64 revision, then its message
 //! 0x02 's' name                        -> a node's status: u64 revision, u8 alive, varint stamp
 //! 0x02 'h' name                        -> its last heartbeat: varints stamp, deadline, applied revision, and,
-//!                                         if its expiry entry is early, deadline minus that of the entry
+//!                                         if its expiry entry is early, deadline minus that of the entry; if
+//!                                         it is late, 0 and that of the entry minus deadline
 //! 0x02 'x' u64 deadline, name          -> nothing: look at the node at the deadline, see crate::expiry
 //! ```
 
@@ -80,18 +81,29 @@ pub(super) struct LastHeartbeat {
     pub(super) at: Stamp,
     pub(super) deadline: Stamp,
     pub(super) applied_revision: u64,
-    /// Where the entry in the expiry index is while the node is alive: at the deadline or before it.
+    /// Where the entry in the expiry index is while the node is alive: at the deadline or before it, or after it
+    /// if a new leader has given the node more time.
     pub(super) entry: Stamp,
 }
 
 impl LastHeartbeat {
+    /// When the node counts as dead. A new leader's term gives every node its whole time again, since nobody
+    /// could report while there was no leader.
+    pub(super) fn ends(self, term_began: Stamp) -> Stamp {
+        let ttl_ms = self.deadline.0.saturating_sub(self.at.0);
+        self.deadline.max(Stamp(term_began.0.saturating_add(ttl_ms)))
+    }
+
     pub(super) fn encode(self) -> Bytes {
         let mut out = Vec::with_capacity(20);
         [self.at.0, self.deadline.0, self.applied_revision]
             .iter()
             .for_each(|number| put_varint(&mut out, *number));
-        if self.entry < self.deadline {
-            put_varint(&mut out, self.deadline.0 - self.entry.0);
+        if self.entry != self.deadline {
+            put_varint(&mut out, self.deadline.0.saturating_sub(self.entry.0));
+        }
+        if self.entry > self.deadline {
+            put_varint(&mut out, self.entry.0 - self.deadline.0);
         }
         out.into()
     }
@@ -100,7 +112,8 @@ impl LastHeartbeat {
         let mut reader = Reader::new(bytes, "heartbeat record");
         let (at, deadline, applied_revision) = (reader.varint()?, reader.varint()?, reader.varint()?);
         let early = if reader.is_empty() { 0 } else { reader.varint()? };
-        let entry = deadline.checked_sub(early).ok_or_else(|| reader.malformed())?;
+        let late = if reader.is_empty() { 0 } else { reader.varint()? };
+        let entry = deadline.checked_sub(early).ok_or_else(|| reader.malformed())?.saturating_add(late);
         Ok(Self { at: Stamp(at), deadline: Stamp(deadline), applied_revision, entry: Stamp(entry) })
     }
 }
@@ -146,7 +159,11 @@ mod tests {
             applied_revision: 9,
             entry: Stamp(entry),
         };
-        for (beat, golden) in [(beat(300), &b"\x01\xac\x02\x09"[..]), (beat(299), b"\x01\xac\x02\x09\x01")] {
+        for (beat, golden) in [
+            (beat(300), &b"\x01\xac\x02\x09"[..]),
+            (beat(299), b"\x01\xac\x02\x09\x01"),
+            (beat(302), b"\x01\xac\x02\x09\0\x02"),
+        ] {
             assert_eq!(&beat.encode()[..], golden);
             assert_eq!(LastHeartbeat::decode(beat.encode()), Ok(beat));
         }

@@ -19,6 +19,7 @@ const EVENTS: u32 = 3;
 pub(super) const RULES: u32 = 4;
 pub(super) const OBJECTS: u32 = 5;
 pub(super) const NODES: u32 = 6;
+const CLUSTER_ID: u32 = 7;
 /// Fields of `GetResponse`.
 const HEADER: u32 = 1;
 const ANSWERS: u32 = 2;
@@ -43,6 +44,11 @@ impl Encoder {
         self.out.clear();
         number(&mut self.out, KIND, kind as u64);
         number(&mut self.out, REVISION, revision);
+    }
+
+    /// Adds the cluster that the response's revision is of.
+    pub(super) fn cluster(&mut self, cluster: u64) {
+        number(&mut self.out, CLUSTER_ID, cluster);
     }
 
     /// Adds a rule as field `field`.

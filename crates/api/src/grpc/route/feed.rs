@@ -9,12 +9,14 @@
 use super::encode::{self, Encoder};
 use super::live::{Batch, Live, interest};
 use super::translate;
+use crate::commands::read;
+use crate::consistency::view;
 use crate::error::Error;
 use crate::grpc::outbound::{Answers, blocking, send_blocking};
 use quoin_core::route::{self, Members, Scope, Table};
 use quoin_core::{Event, Revision, View};
-use quoin_engine::Engine;
 use quoin_engine::watch::{Hub, WatchEnd, Watcher};
+use quoin_engine::{Consistency, Engine};
 use quoin_proto::Encoded;
 use quoin_proto::quoin::route::v1 as pb;
 use quoin_proto::quoin::route::v1::watch_response::Kind;
@@ -38,21 +40,57 @@ pub(super) struct Options {
     pub(super) snapshot_if_compacted: bool,
     /// 0 for none.
     pub(super) progress_ms: u32,
+    /// The cluster whose revisions these are.
+    pub(super) cluster: u64,
 }
 
 impl Options {
-    /// What a request asks for.
+    /// What a request asks for. This replica has what the watch begins with.
     ///
     /// # Errors
-    /// The request is invalid.
-    pub(super) fn of(request: &pb::WatchRequest) -> Result<Self, Error> {
-        Ok(Self {
+    /// The request is invalid, or begins in the future or in another cluster; otherwise as every read.
+    pub(super) async fn of(engine: &Engine, request: &pb::WatchRequest) -> Result<Self, Error> {
+        let options = Self {
             scopes: translate::scopes(request)?,
             from: translate::revision("from_revision", request.from_revision)?,
             snapshot_if_compacted: request.snapshot_if_compacted,
             progress_ms: translate::progress_ms(request.progress_ms)?,
-        })
+            cluster: engine.cluster(),
+        };
+        let min_revision = translate::revision("min_revision", request.min_revision)?;
+        if ![0, options.cluster].contains(&request.cluster_id) {
+            let (asked, here) = (request.cluster_id, options.cluster);
+            return Err(out_of_range(format!(
+                "cluster_id: the revisions are of cluster {asked:016x}, and this is {here:016x}, restored or built \
+                 anew; watch from 0"
+            )));
+        }
+        if options.from == 0 {
+            view(engine, request.consistency.as_ref()).await?;
+        }
+        check_reached(engine, "from_revision", options.from.saturating_sub(1)).await?;
+        check_reached(engine, "min_revision", min_revision).await?;
+        Ok(options)
     }
+}
+
+/// Waits until this replica has `revision`.
+async fn check_reached(engine: &Engine, field: &str, revision: u64) -> Result<(), Error> {
+    if engine.latest().progress().revision.0 >= revision {
+        return Ok(());
+    }
+    // It may lag: what the cluster has decides.
+    let newest = read(engine, Consistency::Linearizable).await?.progress().revision.0;
+    if newest >= revision {
+        return Ok(());
+    }
+    Err(out_of_range(format!(
+        "{field}: revision {revision} is in the future, the newest is {newest}; if the cluster was restored, watch from 0"
+    )))
+}
+
+fn out_of_range(text: String) -> Error {
+    Error::Refused(crate::error::Kind::OutOfRange, text)
 }
 
 /// Where the newest rules are: in the engine of a node, or in the machines of a test.
@@ -180,6 +218,7 @@ impl Feed {
     async fn tell_progress(&mut self) -> Result<(), Error> {
         let mut encoder = Encoder::default();
         encoder.watch_response(Kind::Progress, self.position);
+        encoder.cluster(self.options.cluster);
         self.send(&mut encoder).await
     }
 
@@ -195,10 +234,11 @@ impl Feed {
                 "revision {from} is compacted, history begins at {compacted}; watch from 0, or set \
                  snapshot_if_compacted, to begin with everything that is there"
             );
-            return Err(Error::Refused(crate::error::Kind::OutOfRange, text));
+            return Err(out_of_range(text));
         }
         let mut encoder = Encoder::default();
         encoder.watch_response(Kind::Compacted, compacted.0);
+        encoder.cluster(self.options.cluster);
         self.send(&mut encoder).await?;
         self.snapshot().await
     }
@@ -223,6 +263,7 @@ impl Feed {
         let revision = sent.await?;
         let mut encoder = Encoder::default();
         encoder.watch_response(Kind::SnapshotEnd, revision);
+        encoder.cluster(self.options.cluster);
         self.send(&mut encoder).await?;
         self.position = revision;
         Ok(())

@@ -81,7 +81,7 @@ impl route_server::Route for Route {
     type WatchStream = AnswerStream<Encoded>;
 
     async fn watch(&self, request: Request<pb::WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
-        let options = feed::Options::of(&request.into_inner())?;
+        let options = feed::Options::of(&self.engine, &request.into_inner()).await?;
         let (hub, tables) = (Arc::clone(self.engine.hub()), Arc::new(self.engine.clone()));
         let live = self.live.clone();
         Ok(Response::new(outbound::spawn(&self.life, feed::RESPONSES_MAX, |responses| {

@@ -114,6 +114,7 @@ impl Case {
             from: client.position.map_or(0, |position| position + 1),
             snapshot_if_compacted: client.forgiving,
             progress_ms: 0,
+            cluster: 7,
         };
         let (hub, tables) = (Arc::clone(&self.hub), Arc::clone(&self.world) as _);
         let stream = outbound::spawn(&self.life, RESPONSES_MAX, |responses| {

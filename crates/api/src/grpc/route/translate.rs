@@ -18,6 +18,8 @@ pub(super) const PAGE: PageSizes = PageSizes { default: 1_000, max: 10_000 };
 const USER_DATA_BYTES_MAX: usize = 64 << 10;
 /// The shortest period of progress, in milliseconds.
 const PROGRESS_MS_MIN: u32 = 100;
+/// The bit of a hardware address's first byte that says it is of many.
+const MULTICAST: u8 = 1;
 /// Maximum bytes of an object's name.
 const NAME_BYTES_MAX: usize = 255;
 
@@ -55,18 +57,24 @@ fn check_vni(field: &str, vni: u32) -> Result<(), String> {
     Ok(())
 }
 
+/// An address. One of IPv4 that is written as one of IPv6 (`::ffff:10.0.0.1`) is the one of IPv4.
 fn ip(field: &str, text: &str) -> Result<IpAddr, String> {
-    text.parse().map_err(|_| format!("{field}: {text:?} is not an IPv4 or IPv6 address"))
+    let parsed = text.parse::<IpAddr>();
+    let address = parsed.map_err(|_| format!("{field}: {text:?} is not an IPv4 or IPv6 address"))?;
+    Ok(address.to_canonical())
 }
 
 fn mac(field: &str, text: &str) -> Result<Option<Mac>, String> {
     if text.is_empty() {
         return Ok(None);
     }
-    match parse_mac(text) {
-        Some(mac) => Ok(Some(mac)),
-        None => Err(format!("{field}: {text:?} is not a hardware address like \"02:00:5e:10:00:01\"")),
-    }
+    let problem = match parse_mac(text) {
+        None => "is not a hardware address like \"02:00:5e:10:00:01\"",
+        Some([0, 0, 0, 0, 0, 0]) => "is no interface's hardware address; leave it empty if there is none",
+        Some([first, ..]) if first & MULTICAST != 0 => "is a multicast address, not that of one interface",
+        Some(mac) => return Ok(Some(mac)),
+    };
+    Err(format!("{field}: {text:?} {problem}"))
 }
 
 /// A rule as clients see it.

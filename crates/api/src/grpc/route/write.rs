@@ -83,8 +83,39 @@ struct Written {
 /// Writes the rules of one request.
 ///
 /// # Errors
-/// An invalid rule, if all or none are to be written; too many rules; otherwise as every write.
+/// As [`check`] and as every write.
 async fn write(engine: &Engine, request: pb::PutRequest) -> Result<Written, Error> {
+    let checked = check(engine, request)?;
+    checked.write(engine).await
+}
+
+/// The valid rules of a request, packed.
+struct Checked {
+    packed: Bytes,
+    /// The key of the only rule of the request.
+    only: Option<RuleKey>,
+    /// The place of each, if there are several.
+    places: HashMap<RuleKey, usize>,
+    rules: u64,
+    /// One per rule of the request, if each was for itself.
+    statuses: Vec<pb::RuleStatus>,
+}
+
+impl Checked {
+    fn keys(&self) -> impl Iterator<Item = &RuleKey> {
+        self.only.iter().chain(self.places.keys())
+    }
+
+    async fn write(self, engine: &Engine) -> Result<Written, Error> {
+        let Self { packed, rules, statuses, .. } = self;
+        let revision = if rules == 0 { 0 } else { operation(engine, Operation::Put(packed)).await?.0.0 };
+        Ok(Written { revision, rules, statuses })
+    }
+}
+
+/// # Errors
+/// An invalid rule, if all or none are to be written; too many rules; no space on the disk.
+fn check(engine: &Engine, request: pb::PutRequest) -> Result<Checked, Error> {
     check_space(engine)?;
     let count = request.rules.len();
     if count > RULES_MAX {
@@ -92,27 +123,19 @@ async fn write(engine: &Engine, request: pb::PutRequest) -> Result<Written, Erro
             "{count} rules in one request are too many, at most {RULES_MAX}; send more requests, or PutStream"
         )));
     }
-    let each_for_itself = request.each_for_itself;
-    let Checked { packed, rules, statuses } = check(request)?;
-    let revision = if rules == 0 { 0 } else { operation(engine, Operation::Put(packed)).await?.0.0 };
-    Ok(Written { revision, rules, statuses: if each_for_itself { statuses } else { Vec::new() } })
-}
-
-/// The valid rules of a request, packed.
-struct Checked {
-    packed: Bytes,
-    rules: u64,
-    statuses: Vec<pb::RuleStatus>,
-}
-
-fn check(request: pb::PutRequest) -> Result<Checked, Error> {
-    let count = request.rules.len();
     let (mut packed, mut scratch) = (Vec::with_capacity(count * 48), Vec::new());
+    let mut only = None;
     let mut places: HashMap<RuleKey, usize> = HashMap::with_capacity(if count > 1 { count } else { 0 });
     let mut statuses = Vec::with_capacity(if request.each_for_itself { count } else { 0 });
     let mut rules = 0;
     for (place, rule) in request.rules.into_iter().enumerate() {
-        let checked = translate::rule(rule).and_then(|rule| check_once(&mut places, count, place, rule));
+        let checked = translate::rule(rule).and_then(|rule| {
+            if count == 1 {
+                only = Some(rule.key);
+                return Ok(rule);
+            }
+            check_once(&mut places, place, rule)
+        });
         match checked {
             Ok(rule) => {
                 pack_rule(&mut packed, &rule, &mut scratch);
@@ -130,18 +153,10 @@ fn check(request: pb::PutRequest) -> Result<Checked, Error> {
             statuses.push(pb::RuleStatus::default());
         }
     }
-    Ok(Checked { packed: packed.into(), rules, statuses })
+    Ok(Checked { packed: packed.into(), only, places, rules, statuses })
 }
 
-fn check_once(
-    places: &mut HashMap<RuleKey, usize>,
-    count: usize,
-    place: usize,
-    rule: Rule,
-) -> Result<Rule, String> {
-    if count == 1 {
-        return Ok(rule);
-    }
+fn check_once(places: &mut HashMap<RuleKey, usize>, place: usize, rule: Rule) -> Result<Rule, String> {
     match places.insert(rule.key, place) {
         None => Ok(rule),
         Some(first) => Err(format!(
@@ -159,45 +174,89 @@ pub(super) async fn put_stream(
     engine: &Engine,
     mut requests: Streaming<pb::PutRequest>,
 ) -> Result<pb::PutStreamResponse, Status> {
-    let mut in_flight = VecDeque::<JoinHandle<Result<Written, Error>>>::new();
-    let mut done = pb::PutStreamResponse::default();
+    let mut load = Load::default();
     while let Some(request) = requests.message().await? {
-        if request.each_for_itself {
-            return Err(Error::invalid(format_args!(
-                "messages[{}].each_for_itself: PutStream has no status for each rule; use Put",
-                done.messages + in_flight.len() as u64
-            ))
-            .into());
+        let checked = if request.each_for_itself {
+            Err(Error::invalid("each_for_itself: PutStream has no status for each rule; use Put"))
+        } else {
+            check(engine, request)
+        };
+        match checked {
+            Ok(checked) => load.begin(engine, checked).await?,
+            Err(error) => {
+                load.finish_all().await?;
+                return Err(load.failed(error));
+            }
         }
-        if in_flight.len() >= MESSAGES_IN_FLIGHT_MAX {
-            finish(in_flight.pop_front(), &mut done).await?;
-        }
-        let engine = engine.clone();
-        in_flight.push_back(tokio::spawn(async move { write(&engine, request).await }));
     }
-    while !in_flight.is_empty() {
-        finish(in_flight.pop_front(), &mut done).await?;
-    }
+    load.finish_all().await?;
     let header = header_now(engine, engine.latest().progress().revision);
-    Ok(pb::PutStreamResponse { header, ..done })
+    Ok(pb::PutStreamResponse { header, ..load.done })
 }
 
-async fn finish(
-    put: Option<JoinHandle<Result<Written, Error>>>,
-    done: &mut pb::PutStreamResponse,
-) -> Result<(), Status> {
-    let Some(put) = put else { return Ok(()) };
-    let written = put.await.map_err(Error::fault)?.map_err(|error| {
-        let (status, messages, rules) = (Status::from(error), done.messages, done.rules);
+/// A bulk load.
+///
+/// **Invariant: Order of a rule.** A message is proposed once those before it that write one of its rules are written.
+#[derive(Default)]
+struct Load {
+    in_flight: VecDeque<Message>,
+    /// The newest message in flight that writes a rule, by its number in the stream.
+    writers: HashMap<RuleKey, u64>,
+    done: pb::PutStreamResponse,
+}
+
+/// A message of a bulk load that is being written.
+struct Message {
+    keys: Vec<RuleKey>,
+    written: JoinHandle<Result<Written, Error>>,
+}
+
+impl Load {
+    async fn begin(&mut self, engine: &Engine, checked: Checked) -> Result<(), Status> {
+        let before = checked.keys().filter_map(|key| self.writers.get(key)).max().copied();
+        while self.in_flight.len() >= MESSAGES_IN_FLIGHT_MAX
+            || before.is_some_and(|before| self.done.messages <= before)
+        {
+            self.finish_first().await?;
+        }
+        let number = self.done.messages + self.in_flight.len() as u64;
+        let keys: Vec<RuleKey> = checked.keys().copied().collect();
+        self.writers.extend(keys.iter().map(|key| (*key, number)));
+        let engine = engine.clone();
+        let written = tokio::spawn(async move { checked.write(&engine).await });
+        self.in_flight.push_back(Message { keys, written });
+        Ok(())
+    }
+
+    async fn finish_all(&mut self) -> Result<(), Status> {
+        while !self.in_flight.is_empty() {
+            self.finish_first().await?;
+        }
+        Ok(())
+    }
+
+    async fn finish_first(&mut self) -> Result<(), Status> {
+        let Some(Message { keys, written }) = self.in_flight.pop_front() else { return Ok(()) };
+        let written = written.await.map_err(Error::fault)?.map_err(|error| self.failed(error))?;
+        for key in keys {
+            if self.writers.get(&key) == Some(&self.done.messages) {
+                self.writers.remove(&key);
+            }
+        }
+        self.done.messages += 1;
+        self.done.rules += written.rules;
+        self.done.revision = self.done.revision.max(translate::signed(written.revision));
+        Ok(())
+    }
+
+    /// The error of the first message that is not done.
+    fn failed(&self, error: Error) -> Status {
+        let (status, messages, rules) = (Status::from(error), self.done.messages, self.done.rules);
         let text = status.message();
         let text =
             format!("{text} (messages[{messages}]; {rules} rules of the messages before it are written)");
         Status::new(status.code(), text)
-    })?;
-    done.messages += 1;
-    done.rules += written.rules;
-    done.revision = done.revision.max(translate::signed(written.revision));
-    Ok(())
+    }
 }
 
 /// Deletes rules by their keys, or all of a group or network.
@@ -263,6 +322,33 @@ pub(super) fn deleted((revision, response): (Revision, Response)) -> Result<(Rev
 mod tests {
     use super::*;
     use std::net::Ipv4Addr;
+
+    /// Sixteen messages were written at once, in any order: of two that wrote one rule, either could be the last.
+    #[test]
+    fn messages_of_a_bulk_load_that_write_one_rule_are_written_in_their_order() {
+        let message = |ips: &[&str]| {
+            let rule = |ip: &&str| pb::Rule { vni: 1, ip: (*ip).to_owned(), ..pb::Rule::default() };
+            pb::PutRequest { rules: ips.iter().map(rule).collect(), each_for_itself: false }
+        };
+        crate::testing::alone(|engine| async move {
+            let mut load = Load::default();
+            // What a message writes, and which messages are done before it is proposed.
+            let steps: [(&[&str], u64); 6] = [
+                (&["10.0.0.1"], 0),
+                (&["10.0.0.2", "10.0.0.3"], 0),
+                (&["10.0.0.4"], 0),
+                (&["10.0.0.3", "10.0.0.4"], 3),
+                (&["10.0.0.1"], 3),
+                (&["::ffff:10.0.0.1"], 5),
+            ];
+            for (ips, done) in steps {
+                load.begin(&engine, check(&engine, message(ips)).unwrap()).await.unwrap();
+                assert_eq!(load.done.messages, done, "{ips:?}");
+            }
+            load.finish_all().await.unwrap();
+            assert_eq!((load.done.messages, load.done.rules, load.writers.len()), (6, 8, 0));
+        });
+    }
 
     /// The steps of several long deletions followed each other in the log, and a put waited behind all of them.
     #[test]
