@@ -1,10 +1,12 @@
 //! What the ledger's two wires share: the way through the engine (`book.rs`), the journal as it grows
-//! (`feed.rs`), and bounds on requests (`limits.rs`).
+//! (`feed.rs`), bounds on requests (`limits.rs`), and on revisions (`past.rs`).
 
 mod book;
 mod feed;
 mod limits;
+mod past;
 
 pub(crate) use book::{Applied, Book};
 pub(crate) use feed::{Feed, Piece};
 pub(crate) use limits::{TIMEOUT_MS_MAX, check_texts};
+pub(crate) use past::{account_at, check_past};

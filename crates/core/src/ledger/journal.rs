@@ -186,6 +186,11 @@ pub(super) fn encode_currency(stamp: Stamp, currency: Currency, scale: u8) -> By
     out.into()
 }
 
+/// Whether a part holds accounts.
+pub(super) fn holds_accounts(part: &[u8]) -> bool {
+    part.get(1) == Some(&KIND_ACCOUNTS)
+}
+
 /// Decodes the part stored under `key`.
 ///
 /// # Errors

@@ -20,7 +20,7 @@ use crate::expiry::{Expiry, ExpiryIndex};
 use crate::limits::COMMAND_BYTES_MAX;
 use crate::store::{StoreError, View};
 use crate::tx::Tx;
-use crate::types::Stamp;
+use crate::types::{Revision, Stamp};
 use bytes::Bytes;
 use prost::Message;
 
@@ -247,6 +247,7 @@ impl Machine {
             created_revision: revision,
             changed_revision: revision,
             changed: None,
+            indexed_from: revision,
         };
         if !account.origin.number.is_empty() {
             let id = Bytes::copy_from_slice(&account.id().to_be_bytes());
@@ -291,7 +292,12 @@ impl Machine {
         {
             return Ok(Err(AccountCode::BelowLimit));
         }
+        if known.indexed_from == 0 {
+            account.indexed_from = known.changed_revision;
+            note_change(tx, id, Revision(known.changed_revision));
+        }
         account.changed_revision = tx.next_revision().0;
+        note_change(tx, id, tx.next_revision());
         put_account(tx, &account);
         self.hot.changed(&account);
         let key = journal::journal_key(tx.next_revision(), 0);
@@ -326,6 +332,11 @@ fn updated(known: &AccountRecord, update: &UpdateAccount) -> Option<AccountRecor
 
 fn put_account(tx: &mut Tx<'_>, account: &AccountRecord) {
     tx.put(&record::id_key(record::ACCOUNTS, account.id()), account.encode_to_vec().into());
+}
+
+/// Adds to the index of changes.
+fn note_change(tx: &mut Tx<'_>, id: u128, revision: Revision) {
+    tx.put(&record::change_key(id, revision), Bytes::new());
 }
 
 fn create_currency(tx: &mut Tx<'_>, new: &NewCurrency) -> Done<()> {

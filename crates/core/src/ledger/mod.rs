@@ -2,7 +2,7 @@
 //!
 //! `command.rs`, `transfer.rs`, `reply.rs` and `code.rs` are what clients ask and are answered; `machine.rs`
 //! is what a command does to accounts, `run.rs`, `transfers.rs`, `known.rs` and `recording.rs` what it does
-//! to balances; `query.rs` is how the store is read, `record.rs` and `journal.rs` are its bytes;
+//! to balances; `query.rs` and `past.rs` are how the store is read, `record.rs` and `journal.rs` are its bytes;
 //! `currency.rs` is units and decimal amounts, `hot.rs` a cache, `stretch.rs` tells new ids without a lookup,
 //! `fence.rs` keeps streams in order.
 //!
@@ -17,6 +17,7 @@ mod hot;
 mod journal;
 mod known;
 mod machine;
+mod past;
 #[cfg(test)]
 mod property;
 mod query;

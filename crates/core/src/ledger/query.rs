@@ -3,6 +3,7 @@
 use super::code::Code;
 use super::currency::{self, Currency};
 use super::journal::{self, Entry, JOURNAL, Journal, PART_TRANSFERS};
+use super::past;
 use super::record::{
     self, ACCOUNTS, AccountRecord, Balances, HISTORY, HistoryRecord, IDS, Location, PENDING, PendingRecord,
 };
@@ -33,21 +34,25 @@ pub fn account(view: View<'_>, id: u128) -> Result<Option<Account>, StoreError> 
     account_at(view, id, Revision(u64::MAX))
 }
 
-/// An account with its balances as of a revision, which may be compacted.
+/// An account as of a revision, which may be compacted; `None` if it did not exist.
 ///
 /// # Errors
 /// The store failed.
 pub fn account_at(view: View<'_>, id: u128, at: Revision) -> Result<Option<Account>, StoreError> {
-    let Some(record) = read_account(view, id)? else { return Ok(None) };
-    with_balances(view, record, at).map(Some)
+    match read_account(view, id)? {
+        Some(record) => as_of(view, record, at),
+        None => Ok(None),
+    }
 }
 
-fn with_balances(view: View<'_>, record: AccountRecord, at: Revision) -> Result<Account, StoreError> {
+/// What was recorded of an account at a revision, given what is `now`.
+fn as_of(view: View<'_>, now: AccountRecord, at: Revision) -> Result<Option<Account>, StoreError> {
+    let Some(record) = past::record_at(view, now, at)? else { return Ok(None) };
     let (balance_revision, balances) = match latest_history(view, record.id(), at)? {
         Some((revision, history)) => (revision, history.balances),
         None => (Revision(0), Balances::default()),
     };
-    Ok(Account { record, balances, balance_revision })
+    Ok(Some(Account { record, balances, balance_revision }))
 }
 
 /// The id of the account with this number.
@@ -59,7 +64,7 @@ pub fn account_by_number(view: View<'_>, number: &str) -> Result<Option<u128>, S
     Ok(id.and_then(|id| id[..].try_into().ok()).map(u128::from_be_bytes))
 }
 
-/// Up to `limit` accounts with ids above `after`, by id, with balances as of revision `at`.
+/// Up to `limit` accounts with ids above `after`, by id, as of revision `at`.
 ///
 /// # Errors
 /// The store failed.
@@ -84,7 +89,7 @@ pub fn accounts(
             page.more = true;
             break;
         }
-        page.items.push(with_balances(view, record, at)?);
+        page.items.extend(as_of(view, record, at)?);
     }
     Ok(page)
 }
@@ -210,7 +215,7 @@ pub fn statement(
     let mut lines = Lines::default();
     for pair in view.scan(&from, &to, Order::Descending) {
         let (key, value) = pair?;
-        let (revision, history) = (history_revision(&key), record::decode_history(&value)?);
+        let (revision, history) = (record::key_revision(&key), record::decode_history(&value)?);
         lines.add(view, account, revision, &history, 0)?;
         if Some(revision) == before.map(|(revision, _)| revision) {
             lines.items.retain(|line| line.entry.position < below);
@@ -282,12 +287,7 @@ pub(super) fn latest_history(
         None => prefix_end(&from),
     };
     let newest = view.scan(&from, &to, Order::Descending).next().transpose()?;
-    newest.map(|(key, value)| Ok((history_revision(&key), record::decode_history(&value)?))).transpose()
-}
-
-fn history_revision(key: &[u8]) -> Revision {
-    let tail = key.last_chunk().expect("history keys end with a revision");
-    Revision(u64::from_be_bytes(*tail))
+    newest.map(|(key, value)| Ok((record::key_revision(&key), record::decode_history(&value)?))).transpose()
 }
 
 /// Every history record of an account, oldest first, for tests that compare all of it.
@@ -296,7 +296,7 @@ pub(super) fn histories(view: View<'_>, account: u128) -> Vec<(Revision, History
     let prefix = record::id_key(record::HISTORY, account);
     let read = |pair: Result<(Bytes, Bytes), StoreError>| {
         let (key, value) = pair.unwrap();
-        (history_revision(&key), record::decode_history(&value).unwrap())
+        (record::key_revision(&key), record::decode_history(&value).unwrap())
     };
     view.scan_prefix(&prefix, Order::Ascending).map(read).collect()
 }

@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! a id              an account: Protocol Buffers, AccountRecord
+//! c id revision     nothing: the account was changed in this revision, whose part of the journal has it. Kept forever.
 //! n number          the id of the account with this number
 //! u code            a custom currency's scale, one byte
 //! j revision part   a part of the journal. Kept forever.
@@ -33,6 +34,7 @@ pub(crate) const FACE: u8 = 3;
 const VERSION: u8 = 1;
 /// The keyspaces.
 pub(super) const ACCOUNTS: u8 = b'a';
+pub(super) const CHANGES: u8 = b'c';
 pub(super) const NUMBERS: u8 = b'n';
 pub(super) const CURRENCIES: u8 = b'u';
 pub(super) const IDS: u8 = b'i';
@@ -68,10 +70,24 @@ pub(super) fn currency_key(currency: Currency) -> [u8; 10] {
 }
 
 pub(super) fn history_key(account: u128, revision: Revision) -> [u8; 26] {
+    revision_key(HISTORY, account, revision)
+}
+
+pub(super) fn change_key(account: u128, revision: Revision) -> [u8; 26] {
+    revision_key(CHANGES, account, revision)
+}
+
+fn revision_key(space: u8, account: u128, revision: Revision) -> [u8; 26] {
     let mut key = [0; 26];
-    key[..18].copy_from_slice(&id_key(HISTORY, account));
+    key[..18].copy_from_slice(&id_key(space, account));
     key[18..].copy_from_slice(&revision.0.to_be_bytes());
     key
+}
+
+/// The revision that a key ends with.
+pub(super) fn key_revision(key: &[u8]) -> Revision {
+    let tail = key.last_chunk().expect("keys of histories and of changes end with a revision");
+    Revision(u64::from_be_bytes(*tail))
 }
 
 /// An id on its own, as the subject of an expiry.
@@ -122,6 +138,10 @@ pub struct AccountRecord {
     /// The changeable parts, if they were changed; they replace those of `origin`.
     #[prost(message, optional, tag = "7")]
     pub changed: Option<Changed>,
+    /// From this revision on, each change of this record is in the index of changes. 0: it is not, for the last change
+    /// was made by a version without that index.
+    #[prost(uint64, tag = "8")]
+    pub indexed_from: u64,
 }
 
 /// The changeable parts of an account.
@@ -164,6 +184,12 @@ impl AccountRecord {
             user_data: self.origin.user_data.clone(),
             metadata: self.origin.metadata.clone(),
         })
+    }
+
+    /// As it was created.
+    #[must_use]
+    pub(super) fn original(self) -> Self {
+        Self { status: Status::Active.into(), changed_revision: self.created_revision, changed: None, ..self }
     }
 
     /// How far it may go below zero, in minor units; `None` if there is no bound.
@@ -367,6 +393,31 @@ mod tests {
         let golden = [b"\x01\x02", &[0; 15][..], &[1], &[0; 15], &[2], b"\x03\x04\x05"].concat();
         assert_eq!(&pending.encode()[..], golden);
         assert_eq!(PendingRecord::decode(&golden), Ok(pending));
+    }
+
+    #[test]
+    fn an_account_is_pinned_and_one_of_the_version_before_is_read() {
+        let origin = NewAccount { currency: "EUR".into(), ..NewAccount::default() }.with_id(1);
+        let (created_revision, changed_revision) = (2, 9);
+        let account = AccountRecord {
+            origin,
+            scale: 2,
+            status: Status::Frozen.into(),
+            created_ms: 5,
+            created_revision,
+            changed_revision,
+            changed: None,
+            indexed_from: 2,
+        };
+        let before =
+            [b"\x0a\x0e\x11\x01", &[0; 7][..], b"\x22\x03EUR\x10\x02\x18\x01\x20\x05\x28\x02\x30\x09"]
+                .concat();
+        assert_eq!(account.encode_to_vec(), [&before[..], b"\x40\x02"].concat());
+        assert_eq!(AccountRecord::decode(&before[..]), Ok(AccountRecord { indexed_from: 0, ..account }));
+        assert_eq!(
+            &change_key(1, Revision(9))[..],
+            [b"\x03c", &[0; 15][..], &[1, 0, 0, 0, 0, 0, 0, 0, 9]].concat()
+        );
     }
 
     #[test]

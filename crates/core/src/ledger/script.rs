@@ -10,7 +10,7 @@
 //!     each with [linked] [currency=CODE] [code=N] [ref=TEXT]
 //! fenced STREAM NUMBER AFTER TRANSFER; TRANSFER; ...
 //! keyed KEY FINGERPRINT TRANSFER; TRANSFER; ...   keyed-account KEY FINGERPRINT ID CURRENCY
-//! show ID [at=REVISION]   accounts [after=ID] [limit=N]   number NUMBER   transfer ID
+//! show ID [at=REVISION]   accounts [after=ID] [limit=N] [at=REVISION]   number NUMBER   transfer ID
 //! statement ID [before=REVISION.POSITION] [since=REVISION] [limit=N]   journal FROM   revision-at STAMP
 //! ```
 //! Ids are small numbers, or `@CODE` for the world's account of a currency.
@@ -69,7 +69,8 @@ fn run(world: &mut World<'_>, line: &Line<'_>) -> bool {
         }
         "accounts" => {
             let (after, limit) = (line.option("after").map(id), line.option("limit").map_or(100, number));
-            let page = accounts(world.view(), after, Revision(u64::MAX), limit).unwrap();
+            let at = Revision(line.option("at").map_or(u64::MAX, number));
+            let page = accounts(world.view(), after, at, limit).unwrap();
             for Account { record, balances, .. } in &page.items {
                 world.say(format!("{}; {}", account_text(record), balances_text(balances)));
             }

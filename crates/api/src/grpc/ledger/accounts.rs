@@ -4,7 +4,7 @@ use super::translate;
 use crate::commands::long_read;
 use crate::consistency;
 use crate::error::Error;
-use crate::ledger::Book;
+use crate::ledger::{Book, account_at, check_past};
 use crate::page::PageSizes;
 use quoin_core::ledger::{self, ACCOUNTS_MAX, AccountCode, AccountRecord};
 use quoin_core::{Revision, Stamp};
@@ -67,11 +67,14 @@ pub(super) async fn get(
     };
     let at = match at {
         None => Revision(u64::MAX),
-        Some(At::Revision(revision)) => Revision(revision),
+        Some(At::Revision(revision)) => {
+            check_past(view.progress(), Revision(revision), "revision")?;
+            Revision(revision)
+        }
         Some(At::TimeMs(time_ms)) => ledger::revision_at(view.view(), view.progress(), Stamp(time_ms))?,
     };
-    let account = ledger::account_at(view.view(), id, at)?.ok_or(AccountCode::Unknown)?;
     let revision = view.progress().revision.0;
+    let account = account_at(view, id, at).await?;
     Ok(pb::GetAccountResponse { account: Some(translate::account(&account)), revision })
 }
 
@@ -85,6 +88,9 @@ pub(super) async fn list(
     let limit = PAGE.of_field(limit)?;
     let view = book.view(consistency::of(asked.as_ref())).await?;
     let newest = view.progress().revision.0;
+    if revision != 0 {
+        check_past(view.progress(), at, "revision")?;
+    }
     let page = long_read(move || ledger::accounts(view.view(), after, at, limit)).await?;
     let accounts = page.items.iter().map(translate::account).collect();
     Ok(pb::ListAccountsResponse { accounts, more: page.more, revision: newest })
@@ -111,4 +117,41 @@ pub(super) async fn statement(
     };
     let lines = page.items.iter().map(line).collect();
     Ok(pb::StatementResponse { lines, more: page.more, revision: newest })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::alone;
+    use tonic::{Code, Status};
+
+    /// A future revision was answered with the present, and so could change.
+    #[test]
+    fn a_future_revision_is_out_of_range_and_an_account_is_not_found_before_it_existed() {
+        alone(|engine| async move {
+            let book = Book::start(engine);
+            let id = bytes::Bytes::copy_from_slice(&7_u128.to_be_bytes());
+            let account = pb::Account { id: id.clone(), currency: "EUR".into(), ..pb::Account::default() };
+            let request = pb::CreateAccountsRequest { accounts: vec![account] };
+            let newest = create(&book, request).await.unwrap().revision;
+            let ask = async |revision| {
+                let (account, at) = (Some(Account::Id(id.clone())), Some(At::Revision(revision)));
+                let request = pb::GetAccountRequest { account, at, consistency: None };
+                get(&book, request).await.map(|_| ()).map_err(|error| Status::from(error).code())
+            };
+            assert_eq!(ask(newest).await, Ok(()));
+            assert_eq!(ask(newest + 1).await, Err(Code::OutOfRange));
+            assert_eq!(ask(newest - 1).await, Err(Code::NotFound));
+            let pages = async |revision| {
+                let request = pb::ListAccountsRequest { revision, ..pb::ListAccountsRequest::default() };
+                list(&book, request)
+                    .await
+                    .map(|page| page.accounts.len())
+                    .map_err(|error| Status::from(error).code())
+            };
+            assert_eq!(pages(newest).await, Ok(2));
+            assert_eq!(pages(newest - 1).await, Ok(0));
+            assert_eq!(pages(newest + 1).await, Err(Code::OutOfRange));
+        });
+    }
 }

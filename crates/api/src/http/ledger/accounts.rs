@@ -10,7 +10,8 @@ use super::model::{
 use super::problem::Problem;
 use super::time;
 use crate::commands::long_read;
-use crate::ledger::check_texts;
+use crate::error::{Error, Kind};
+use crate::ledger::{account_at, check_past, check_texts};
 use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
@@ -115,6 +116,14 @@ fn rule(rule: Option<Rule>, limit: Option<u128>, prefix: &str) -> Result<Option<
     }
 }
 
+/// That an account does not exist has one word, whenever it does not.
+fn account_problem(error: Error) -> Problem {
+    match error {
+        Error::Refused(Kind::NotFound, detail) => Problem::not_found("account_unknown", detail),
+        error => error.into(),
+    }
+}
+
 /// Read an account, as it is or as it was
 #[utoipa::path(get, path = "/v1/accounts/{account}", tag = "accounts",
     params(("account" = String, Path, description = "The account's id or number"), At),
@@ -139,11 +148,11 @@ pub(super) async fn get(
             return Err(Problem::field("at_time", "give either at_revision or at_time"));
         }
     };
-    if at.at_revision.is_some_and(|wanted| wanted > view.progress().revision.0) {
-        let detail = format!("in the future; the newest revision is {}", view.progress().revision);
-        return Err(Problem::field("at_revision", detail));
+    if at.at_revision.is_some() {
+        check_past(view.progress(), revision, "at_revision")
+            .map_err(|error| Problem::from(error).named("at_revision"))?;
     }
-    let account = ledger::account_at(view.view(), id, revision)?.ok_or(ledger::AccountCode::Unknown)?;
+    let account = account_at(view, id, revision).await.map_err(account_problem)?;
     Ok(Json(Account::with_balances(&account)))
 }
 

@@ -578,7 +578,8 @@ pub(crate) struct Unit {
 #[serde(deny_unknown_fields, default)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct At {
-    /// As of this revision.
+    /// As of this revision, which must not be in the future: the account's balances, status, rule, limit and texts. 404 if
+    /// it did not exist yet.
     pub(super) at_revision: Option<u64>,
     /// As of this time, in RFC 3339 and UTC: 2026-11-21T09:45:00Z.
     pub(super) at_time: Option<String>,

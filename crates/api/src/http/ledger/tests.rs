@@ -134,6 +134,34 @@ fn every_post_with_a_key_is_done_once_and_refused_with_another_body() {
     });
 }
 
+/// The past had the status and the limit of today, and accounts before they existed.
+#[test]
+fn the_past_is_shown_as_it_was_and_the_future_is_refused() {
+    with_pages(async |mut pages| {
+        let path = format!("/v1/accounts/{BOB}");
+        for change in [json!({"status": "frozen"}), json!({"limit": "5", "metadata": {"tier": "gold"}})] {
+            assert_eq!(pages.ask("PATCH", &path, None, &change).await.0, 200);
+        }
+        let (_, now) = pages.get(&path).await;
+        let newest = now["changed_revision"].as_u64().unwrap();
+        let (created, frozen) = (now["created_revision"].as_u64().unwrap(), newest - 1);
+        let mut at = async |revision: u64| pages.get(&format!("{path}?at_revision={revision}")).await;
+        let shown =
+            |(status, account): (u16, Value)| (status, account["status"].clone(), account["rule"].clone());
+        assert_eq!(at(newest).await, (200, now));
+        assert_eq!(shown(at(frozen).await), (200, "frozen".into(), "no_overdraft".into()));
+        assert_eq!(at(frozen).await.1["metadata"], json!({}));
+        for revision in [frozen - 1, created] {
+            assert_eq!(shown(at(revision).await), (200, "active".into(), "no_overdraft".into()));
+        }
+        let (status, problem) = at(created - 1).await;
+        assert_eq!((status, &problem["type"]), (404, &"urn:quoin:problem:account_unknown".into()));
+        let (status, problem) = at(newest + 1).await;
+        assert_eq!((status, &problem["type"]), (400, &"urn:quoin:problem:out_of_range".into()));
+        assert_eq!(problem["field"], "at_revision");
+    });
+}
+
 #[test]
 fn the_document_is_openapi_3_1_and_has_every_path() {
     let document = serde_json::to_value(document()).unwrap();
