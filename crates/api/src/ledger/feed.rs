@@ -7,8 +7,8 @@
 
 use crate::commands::long_read;
 use crate::error::Error;
-use quoin_core::Revision;
 use quoin_core::ledger::{self, Journal};
+use quoin_core::{Revision, Stamp};
 use quoin_engine::Engine;
 use quoin_engine::watch::{Interest, WatchEnd, Watcher};
 
@@ -30,6 +30,8 @@ pub(crate) struct Piece {
     pub(crate) parts: Vec<Journal>,
     /// Everything up to this revision has been read, now or before.
     pub(crate) complete_to: Revision,
+    /// When the newest part of the journal up to there was recorded; 0 if there is none.
+    pub(crate) recorded: Stamp,
 }
 
 impl Feed {
@@ -58,7 +60,7 @@ impl Feed {
     /// As [`Self::next`].
     pub(crate) async fn read(&mut self) -> Result<Piece, Error> {
         let (view, from) = (self.engine.latest(), self.next);
-        let (parts, whole, newest) = long_read(move || {
+        let (parts, complete_to, recorded) = long_read(move || {
             let mut entries = ledger::entries(view.view(), from);
             let (mut parts, mut bytes) = (Vec::new(), 0);
             let mut whole = false;
@@ -68,14 +70,24 @@ impl Feed {
                 bytes += part.as_ref().map_or(0, |(_, _, journal)| journal.bytes());
                 parts.extend(part);
             }
-            Ok((parts, whole, view.progress().revision))
+            let complete_to = match parts.last() {
+                Some((revision, _, _)) if !whole => Revision(revision.0.saturating_sub(1)),
+                _ => view.progress().revision,
+            };
+            let newest = parts.iter().rev().find(|(revision, _, _)| *revision <= complete_to);
+            let recorded = match newest.and_then(|(_, _, journal)| journal.stamp()) {
+                Some(stamp) => stamp,
+                // What was read before is not here any more, so it is looked up.
+                None => ledger::recorded_at(view.view(), complete_to)?,
+            };
+            Ok((parts, complete_to, recorded))
         })
         .await?;
         if let Some((revision, part, _)) = parts.last() {
             self.next = (*revision, part + 1);
         }
-        let complete_to = if whole { newest } else { Revision(self.next.0.0.saturating_sub(1)) };
-        Ok(Piece { parts: parts.into_iter().map(|(_, _, journal)| journal).collect(), complete_to })
+        let parts = parts.into_iter().map(|(_, _, journal)| journal).collect();
+        Ok(Piece { parts, complete_to, recorded })
     }
 
     async fn wait(&mut self) -> Result<(), Error> {

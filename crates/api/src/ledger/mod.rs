@@ -1,12 +1,15 @@
 //! What the ledger's two wires share: the way through the engine (`book.rs`), the journal as it grows
-//! (`feed.rs`), bounds on requests (`limits.rs`), and on revisions (`past.rs`).
+//! (`feed.rs`), bounds on requests (`limits.rs`), on revisions (`past.rs`), and where a
+//! client is in the journal (`token.rs`).
 
 mod book;
 mod feed;
 mod limits;
 mod past;
+mod token;
 
 pub(crate) use book::{Applied, Book};
 pub(crate) use feed::{Feed, Piece};
 pub(crate) use limits::{TIMEOUT_MS_MAX, check_texts};
 pub(crate) use past::{account_at, check_past};
+pub(crate) use token::{Origin, Token, check_first};

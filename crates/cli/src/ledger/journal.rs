@@ -30,7 +30,7 @@ impl Journal {
     pub(super) async fn open(client: &mut Client) -> Result<Self> {
         let newest = client.list_accounts(pb::ListAccountsRequest { limit: 1, ..Default::default() }).await?;
         let until = newest.into_inner().revision;
-        let request = pb::EventsRequest { from_revision: 0, until_revision: until };
+        let request = pb::EventsRequest { until_revision: until, ..Default::default() };
         let events = client.events(request).await?.into_inner();
         Ok(Self { events, until, accounts: HashMap::new() })
     }

@@ -37,6 +37,14 @@ pub enum Journal {
 }
 
 impl Journal {
+    /// When it was recorded; `None` if it is empty.
+    pub fn stamp(&self) -> Option<Stamp> {
+        match self {
+            Self::Transfers(entries) => entries.first().map(|entry| entry.stamp),
+            Self::Accounts(_, stamp, _) | Self::Currency(_, stamp, ..) => Some(*stamp),
+        }
+    }
+
     /// About how much memory it takes, in bytes.
     pub fn bytes(&self) -> usize {
         let of_account = |account: &AccountRecord| size_of::<AccountRecord>() + account.encoded_len();

@@ -39,7 +39,7 @@ pub use journal::{Entry, Journal, Resolution};
 pub use machine::{ACCOUNTS_MAX, Machine, NUMBER_BYTES_MAX};
 pub use query::{
     account, account_at, account_by_number, accounts, currency_scale, entries, entry_at, journal_range,
-    revision_at, statement, transfer,
+    recorded_at, revision_at, statement, transfer,
 };
 pub(crate) use record::FACE;
 pub use record::{AccountRecord, Balances, PendingState, world_account};

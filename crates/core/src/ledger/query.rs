@@ -111,6 +111,14 @@ pub fn revision_at(view: View<'_>, progress: &Progress, moment: Stamp) -> Result
     Ok(Revision(low))
 }
 
+/// When the newest part of the journal at or before a revision was recorded; 0 if there is none.
+///
+/// # Errors
+/// The store failed.
+pub fn recorded_at(view: View<'_>, revision: Revision) -> Result<Stamp, StoreError> {
+    Ok(last_journal(view, revision)?.map_or(Stamp(0), |(_, stamp)| stamp))
+}
+
 /// Revision and stamp of the newest part of the journal at or before a revision.
 fn last_journal(view: View<'_>, at: Revision) -> Result<Option<(Revision, Stamp)>, StoreError> {
     let (from, _) = record::keyspace(JOURNAL);

@@ -1,26 +1,27 @@
 //! `/v1/events`: everything that happens, as server-sent events.
 //!
-//! An event's id is its revision and position, `REVISION.POSITION`. A client that comes back with the last id
-//! it saw (`Last-Event-ID`, which browsers send by themselves) misses nothing and gets nothing twice, on any
-//! replica and however long it was away: the journal is never compacted.
+//! An event's id is a [`Token`]: its revision and position, and what tells this history from another. A client that
+//! comes back with the last id it saw (`Last-Event-ID`, which browsers send by themselves) misses nothing and gets
+//! nothing twice, on any replica and however long it was away: the journal is never compacted. On a cluster that was
+//! restored or made anew it is refused.
 //!
 //! **Invariant: Bounded.** [`BATCHES_MAX`] batches of about [`BATCH_BYTES`] wait for a slow client, and a piece of the
 //! journal behind them.
 
-use super::desk::{Desk, place};
+use super::desk::Desk;
 use super::extract::Params;
 use super::model::{Account, EventsFrom, Transfer};
 use super::problem::Problem;
 use super::units::Units;
 use crate::error::Error;
-use crate::ledger::{Feed, Piece};
+use crate::ledger::{Feed, Origin, Piece, Token, check_first};
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::IntoResponse;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use futures_util::{StreamExt, stream};
-use quoin_core::Revision;
 use quoin_core::ledger::Journal;
+use quoin_core::{Revision, Stamp};
 use serde::Serialize;
 use std::convert::Infallible;
 use tokio::sync::mpsc;
@@ -33,7 +34,8 @@ const BATCH_BYTES: usize = 64 << 10;
 
 /// Follow all that happens, as server-sent events
 ///
-/// The events `transfer`, `account` and `currency` carry what was recorded, as JSON.
+/// The events `transfer`, `account` and `currency` carry what was recorded, as JSON. An event's id says where it is, and in
+/// which cluster: 422 if it is of another one, since restored or made anew, 400 if it is in the future.
 #[utoipa::path(get, path = "/v1/events", tag = "events",
     params(EventsFrom, ("Last-Event-ID" = Option<String>, Header, description = "The id of the last event that was seen")),
     responses((status = 200, content_type = "text/event-stream", body = String), (status = "4XX", body = Problem, content_type = "application/problem+json")))]
@@ -42,22 +44,29 @@ pub(super) async fn follow(
     Params(from): Params<EventsFrom>,
     headers: HeaderMap,
 ) -> Result<impl IntoResponse, Problem> {
-    let seen = match headers.get("last-event-id").map(|id| id.to_str()) {
+    let token = match headers.get("last-event-id") {
+        Some(id) => Some(
+            id.to_str()
+                .unwrap_or_default()
+                .parse::<Token>()
+                .map_err(|problem| Problem::field("Last-Event-ID", problem))?,
+        ),
         None => None,
-        Some(Ok(id)) if id.contains('.') => Some(place(id, "Last-Event-ID")?),
-        Some(id) => {
-            let revision = id.ok().and_then(|id| id.parse().ok());
-            let problem = || {
-                Problem::field("Last-Event-ID", "neither the id of an event, as 17.0, nor a revision, as 17")
-            };
-            Some((Revision(revision.ok_or_else(problem)?), u32::MAX))
-        }
     };
-    let first = match (seen, from.from_revision) {
-        (Some((revision, _)), _) => revision,
-        (None, Some(revision)) => Revision(revision),
+    let first = match (token, from.from_revision) {
+        (Some(token), _) => {
+            let checked = token.check(&desk.book, "Last-Event-ID").await;
+            checked.map_err(|error| Problem::from(error).named("Last-Event-ID"))?;
+            token.revision
+        }
+        (None, Some(revision)) => {
+            let checked = check_first(&desk.book, Revision(revision), "from_revision").await;
+            checked.map_err(|error| Problem::from(error).named("from_revision"))?;
+            Revision(revision)
+        }
         (None, None) => desk.book.engine().latest().progress().revision.next(),
     };
+    let seen = token.map(|token| (token.revision, token.position.unwrap_or(u32::MAX)));
     let feed = Feed::new(desk.book.engine(), first);
     let (batches, receiver) = mpsc::channel(BATCHES_MAX);
     tokio::spawn(async move {
@@ -112,30 +121,36 @@ async fn send(
 
 /// The events of a part of the journal, each with its position.
 fn shown(desk: &Desk, part: &Journal, units: &mut Units) -> Result<Vec<Placed>, Error> {
+    let cluster = desk.book.engine().cluster();
+    let origin = Origin { cluster, stamp: part.stamp().unwrap_or(Stamp(0)) };
     match part {
         Journal::Transfers(entries) => {
             let view = desk.book.engine().latest();
             let shown = |entry| {
                 let unit = units.of(view.view(), entry)?;
-                event("transfer", (entry.revision, entry.position), &Transfer::of_entry(entry, unit))
+                event("transfer", (entry.revision, entry.position), origin, &Transfer::of_entry(entry, unit))
             };
             entries.iter().map(shown).collect()
         }
         Journal::Accounts(revision, _, accounts) => {
             let places = (0..).map(|place| (*revision, place));
-            places.zip(accounts).map(|(at, account)| event("account", at, &Account::of(account))).collect()
+            places
+                .zip(accounts)
+                .map(|(at, account)| event("account", at, origin, &Account::of(account)))
+                .collect()
         }
         Journal::Currency(revision, _, currency, scale) => {
             let unit = serde_json::json!({ "code": currency.to_string(), "scale": scale });
-            Ok(vec![event("currency", (*revision, 0), &unit)?])
+            Ok(vec![event("currency", (*revision, 0), origin, &unit)?])
         }
     }
 }
 
-fn event(kind: &str, at: (Revision, u32), data: &impl Serialize) -> Result<Placed, Error> {
+fn event(kind: &str, at: (Revision, u32), origin: Origin, data: &impl Serialize) -> Result<Placed, Error> {
     let data = serde_json::to_string(data).map_err(Error::fault)?;
     let bytes = data.len();
-    Ok((at, bytes, Event::default().event(kind).id(format!("{}.{}", at.0, at.1)).data(data)))
+    let token = Token { revision: at.0, position: Some(at.1), origin: Some(origin) };
+    Ok((at, bytes, Event::default().event(kind).id(token.to_string()).data(data)))
 }
 
 #[cfg(test)]

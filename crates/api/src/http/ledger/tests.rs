@@ -7,6 +7,7 @@ use crate::testing::alone;
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::extract::Request;
+use futures_util::StreamExt;
 use serde_json::{Value, json};
 use tower_service::Service;
 
@@ -32,6 +33,30 @@ impl Pages {
 
     async fn post(&mut self, path: &str, key: &str, body: &Value) -> (u16, Value) {
         self.ask("POST", path, Some(key), body).await
+    }
+
+    /// The status of an event stream, and its problem's type, or the ids of its first `count` events.
+    async fn events(&mut self, query: &str, seen: &str, count: usize) -> (u16, Vec<String>) {
+        let mut request = Request::builder().uri(format!("/v1/events{query}"));
+        if !seen.is_empty() {
+            request = request.header("last-event-id", seen);
+        }
+        let answer = self.0.call(request.body(Body::empty()).unwrap()).await.unwrap();
+        let status = answer.status().as_u16();
+        if status != 200 {
+            let bytes = to_bytes(answer.into_body(), usize::MAX).await.unwrap();
+            let problem: Value = serde_json::from_slice(&bytes).unwrap();
+            return (status, vec![problem["type"].as_str().unwrap().replace("urn:quoin:problem:", "")]);
+        }
+        let (mut text, mut pieces) = (String::new(), answer.into_body().into_data_stream());
+        let ids = |text: &str| {
+            text.lines().filter_map(|line| line.strip_prefix("id: ").map(str::to_owned)).collect()
+        };
+        // An id is followed by what it is of.
+        while text.matches("data: ").count() < count {
+            text += std::str::from_utf8(&pieces.next().await.unwrap().unwrap()).unwrap();
+        }
+        (status, ids(&text))
     }
 
     async fn get(&mut self, path: &str) -> (u16, Value) {
@@ -159,6 +184,43 @@ fn the_past_is_shown_as_it_was_and_the_future_is_refused() {
         let (status, problem) = at(newest + 1).await;
         assert_eq!((status, &problem["type"]), (400, &"urn:quoin:problem:out_of_range".into()));
         assert_eq!(problem["field"], "at_revision");
+    });
+}
+
+/// A feed from a future revision waited for it without end, and then gave what another history had put there.
+#[test]
+fn events_go_on_where_they_ended_and_not_in_the_future_or_in_another_history() {
+    with_pages(async |mut pages| {
+        // The world's account and Alice's, Bob's, the deposit.
+        let (status, ids) = pages.events("?from_revision=0", "", 4).await;
+        assert_eq!((status, ids.len()), (200, 4));
+        let (place, origin) = ids[3].split_once('@').unwrap();
+        let (revision, _) = place.split_once('.').unwrap();
+        let (newest, (cluster, time)) = (revision.parse::<u64>().unwrap(), origin.split_once('.').unwrap());
+        for seen in [&ids[1], ids[1].split_once('@').unwrap().0] {
+            assert_eq!(pages.events("", seen, 2).await, (200, ids[2..].to_vec()));
+        }
+        // The next revision is awaited, a later one may never come.
+        let body = json!({"account": ALICE, "amount": "1", "currency": "EUR"});
+        for (query, seen) in [(format!("?from_revision={}", newest + 1), ""), (String::new(), &ids[3])] {
+            let mut other = Pages(pages.0.clone());
+            let (awaited, done) =
+                tokio::join!(other.events(&query, seen, 1), pages.ask("POST", "/v1/deposits", None, &body));
+            assert_eq!((awaited.0, awaited.1.len(), done.0), (200, 1, 201));
+            let begun = awaited.1[0].split('.').next().unwrap().parse::<u64>().unwrap();
+            assert!(begun > newest, "{awaited:?}");
+        }
+        let future = newest + 100;
+        let refused = |status: u16, word: &str| (status, vec![word.to_owned()]);
+        let out_of_range = refused(400, "out_of_range");
+        assert_eq!(pages.events(&format!("?from_revision={future}"), "", 1).await, out_of_range);
+        assert_eq!(pages.events("", &format!("{future}.0"), 1).await, out_of_range);
+        assert_eq!(pages.events("", &format!("{future}.0@{cluster}.{time}"), 1).await, out_of_range);
+        // Another cluster, and one with the same id that has recorded something else there.
+        for other in [format!("{place}@00000000000000ff.{time}"), format!("{place}@{cluster}.1")] {
+            assert_eq!(pages.events("", &other, 1).await, refused(422, "precondition"));
+        }
+        assert_eq!(pages.events("", "17.x", 1).await, refused(400, "invalid_field"));
     });
 }
 
