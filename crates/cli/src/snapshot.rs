@@ -9,6 +9,7 @@ use quoin_proto::etcdserverpb::maintenance_client::MaintenanceClient;
 use serde_json::json;
 use std::fs::File;
 use std::io::Write;
+use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -30,6 +31,14 @@ pub(crate) enum Snapshot {
     Restore {
         /// Snapshot file
         file: PathBuf,
+        /// Raise the newest revision by so much, so that clients do not take revisions that the old cluster gave
+        /// after the snapshot for the new one's; at least as many as it may have given, the same on each founder
+        #[arg(long, value_name = "REVISIONS", requires = "mark_compacted",
+            value_parser = clap::value_parser!(u64).range(1..=quoin_node::RAISE_MAX))]
+        bump_revision: Option<u64>,
+        /// Forget everything below the raised revision: watches of the old cluster's revisions end, and begin anew
+        #[arg(long, requires = "bump_revision")]
+        mark_compacted: bool,
         #[command(flatten)]
         settings: Box<Settings>,
     },
@@ -39,7 +48,9 @@ pub(crate) enum Snapshot {
 pub(crate) async fn run(snapshot: Snapshot) -> Result<ExitCode> {
     match snapshot {
         Snapshot::Save { file, connection } => save(&file, &connection).await,
-        Snapshot::Restore { file, settings } => restore(file, &settings).await,
+        Snapshot::Restore { file, bump_revision, settings, .. } => {
+            restore(file, bump_revision, &settings).await
+        }
     }
 }
 
@@ -68,10 +79,11 @@ async fn save(file: &Path, connection: &Connection) -> Result<ExitCode> {
     )
 }
 
-async fn restore(file: PathBuf, settings: &Settings) -> Result<ExitCode> {
+async fn restore(file: PathBuf, bump: Option<u64>, settings: &Settings) -> Result<ExitCode> {
     let config = settings.resolve()?;
     let folder = config.data_dir.display().to_string();
-    let progress = tokio::task::spawn_blocking(move || quoin_node::restore(&config, &file)).await??;
+    let raise = bump.and_then(NonZeroU64::new);
+    let progress = tokio::task::spawn_blocking(move || quoin_node::restore(&config, &file, raise)).await??;
     let revision = progress.revision;
     writeln!(
         std::io::stdout(),

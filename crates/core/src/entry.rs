@@ -8,7 +8,7 @@ use crate::history::{Event, Recorder};
 use crate::progress::write_progress;
 use crate::store::{Store, StoreError, View};
 use crate::tx::Tx;
-use crate::types::{Progress, Stamp, Term};
+use crate::types::{Progress, Revision, Stamp, Term};
 
 /// The progress so far, and what the entry's commands have changed.
 pub(crate) struct Entry<'a> {
@@ -52,6 +52,17 @@ impl<'a> Entry<'a> {
         let done = command(&mut tx)?;
         self.events.extend(tx.finish(&mut self.progress));
         Ok(done)
+    }
+
+    /// Makes the newest revision larger by `by`, and compacts everything below it. An event without changes stands
+    /// for it, so that its sequence can be found.
+    pub(crate) fn raise_revision(&mut self, by: u64) {
+        let progress = &mut self.progress;
+        progress.sequence = progress.sequence.next();
+        progress.revision = Revision(progress.revision.0 + by);
+        progress.compacted = progress.revision;
+        let Progress { revision, sequence, stamp, .. } = *progress;
+        self.recorder.add(self.store, &Event { revision, sequence, stamp, changes: Vec::new() }, &[]);
     }
 
     /// Writes the event record and the progress record.

@@ -9,6 +9,7 @@ use crate::store::{Store, StoreError, View};
 use crate::system;
 use crate::types::{Index, Progress, Revision, Sequence, Stamp, Term};
 use bytes::Bytes;
+use std::num::NonZeroU64;
 
 pub use crate::progress::{decode_progress, encode_progress, read_progress};
 
@@ -150,18 +151,26 @@ pub fn found(store: &dyn Store, configuration: Bytes, members: &[system::Member]
 /// Makes a store that came from a snapshot the founding state of another cluster: `members` take the place of
 /// those that were there, all else stays. The same on every founder. Returns the progress it reached.
 ///
+/// With `raise` the newest revision becomes larger by so much, and everything below it is compacted: what the old
+/// cluster did after the snapshot had smaller revisions, so nobody takes one of them for one of the new cluster's.
+/// The sum must be below 2^63.
+///
 /// # Errors
 /// The store cannot be read.
 pub fn found_again(
     store: &dyn Store,
     configuration: Bytes,
     members: &[system::Member],
+    raise: Option<NonZeroU64>,
 ) -> Result<Progress, StoreError> {
     let mut entry = Entry::begin(store, read_progress(store)?);
     entry.run(|tx| {
         tx.put(CONFIGURATION_KEY, configuration);
         system::replace_members(tx, members)
     })?;
+    if let Some(by) = raise {
+        entry.raise_revision(by.get());
+    }
     Ok(end_founding(entry))
 }
 
@@ -187,4 +196,50 @@ fn forget_compacted(store: &dyn Store, progress: &Progress) -> Result<(), StoreE
         store.forget(before, &history::event_key(Revision(0)), &history::event_key(progress.compacted));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kv::{Operation, Put, Range, Refusal, range};
+    use crate::store::MemoryStore;
+
+    fn put(store: &MemoryStore, value: &'static str) -> Progress {
+        let mut machines = Machines::open(store).unwrap();
+        let index = machines.progress().index.next();
+        let put = Operation::Put(Put { key: "k".into(), value: value.into(), ..Put::default() });
+        machines.apply(store, index, Term(1), Batch::encode(Stamp(1), &[put.into_command()])).unwrap();
+        machines.progress()
+    }
+
+    fn read(store: &MemoryStore, progress: &Progress, revision: i64) -> Result<(Bytes, i64), Refusal> {
+        let request = Range { key: "k".into(), revision, ..Range::default() };
+        let reply = range(View::new(store, progress.sequence), progress, &request).unwrap()?;
+        Ok((reply.kvs[0].value.clone(), reply.kvs[0].mod_revision))
+    }
+
+    /// A client's cache that had seen revision 4 of the old cluster took the new one's for the same, and kept what was
+    /// not true any more.
+    #[test]
+    fn a_raised_revision_is_above_all_that_the_old_cluster_gave() {
+        let store = MemoryStore::new();
+        found(&store, Bytes::new(), &[]);
+        put(&store, "first");
+        assert_eq!(put(&store, "second").revision, Revision(3));
+        let founded = found_again(&store, Bytes::new(), &[], NonZeroU64::new(1000)).unwrap();
+        assert_eq!((founded.revision, founded.compacted), (Revision(1003), Revision(1003)));
+        assert_eq!(read(&store, &founded, 0), Ok(("second".into(), 3)));
+        let later = put(&store, "third");
+        assert_eq!(later.revision, Revision(1004));
+        assert_eq!(read(&store, &later, 0), Ok(("third".into(), 1004)));
+        assert_eq!(read(&store, &later, 1003), Ok(("second".into(), 3)));
+        for revision in [3, 1002] {
+            let compacted = history::Unavailable::Compacted { compacted: Revision(1003) };
+            assert_eq!(read(&store, &later, revision), Err(compacted.into()));
+        }
+        let view = View::new(&store, later.sequence);
+        let events = history::events(view, Revision(1003), Revision(1004), |_| true);
+        let changes: Vec<_> = events.map(|event| event.unwrap().changes.len()).collect();
+        assert_eq!(changes, [0, 1], "a watch from the first revision that it may begin at");
+    }
 }

@@ -18,4 +18,4 @@ mod restore;
 pub use config::Config;
 pub use error::StartError;
 pub use node::Node;
-pub use restore::{check_snapshot, restore};
+pub use restore::{RAISE_MAX, check_snapshot, restore};

@@ -20,19 +20,25 @@ use quoin_store::{StoreFolder, read_chunk};
 use sha2::{Digest, Sha256};
 use std::fs::{self, File};
 use std::io::{self, Read, Seek};
+use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 
 const SHA_BYTES: u64 = 32;
 /// The length of what comes before the SHA-256 is a multiple of this.
 const BLOCK_BYTES: u64 = 512;
 
-/// Makes `config.data_dir` from the snapshot in `file`. Returns the progress of the state in it.
+/// The most by which a restore may raise the revision: the sum stays far below 2^63.
+pub const RAISE_MAX: u64 = 1_000_000_000_000;
+
+/// Makes `config.data_dir` from the snapshot in `file`. With `raise`, at most [`RAISE_MAX`], its revision is raised by so
+/// much and all below is compacted, see [`machines::found_again`]. Returns the progress of the state in it.
 ///
 /// # Errors
 /// The data folder exists already, the file is not a whole snapshot, or the disk failed. Then no data folder
 /// was made.
-pub fn restore(config: &Config, file: &Path) -> Result<Progress, StartError> {
+pub fn restore(config: &Config, file: &Path, raise: Option<NonZeroU64>) -> Result<Progress, StartError> {
     config.check()?;
+    assert!(raise.is_none_or(|by| by.get() <= RAISE_MAX), "the caller checks");
     let target = &config.data_dir;
     if target.exists() {
         return Err(StartError::Identity(format!(
@@ -48,8 +54,10 @@ pub fn restore(config: &Config, file: &Path) -> Result<Progress, StartError> {
         _ => {}
     }
     fs::create_dir_all(&unfinished).map_err(failed)?;
-    let (identity, _) = founder(config, sha);
-    let progress = fill(config, &unfinished, snapshot, file, identity.disk)?;
+    // Founders that raise it by something else begin no cluster with this one.
+    let begins = raise.map_or(sha.clone(), |by| format!("{sha}+{by}"));
+    let (identity, _) = founder(config, begins);
+    let progress = fill(config, &unfinished, snapshot, file, identity.disk, raise)?;
     identity.write(&unfinished).map_err(failed)?;
     let parent = target.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     fs::rename(&unfinished, target).and_then(|()| File::open(parent)?.sync_all()).map_err(failed)?;
@@ -101,6 +109,7 @@ fn fill(
     mut snapshot: impl Read,
     file: &Path,
     disk: u64,
+    raise: Option<NonZeroU64>,
 ) -> Result<Progress, StartError> {
     let failed = |error: OpenError| StartError::Open(error);
     let stores = StoreFolder::open(&folder.join("store")).map_err(|error| failed(error.into()))?;
@@ -118,7 +127,7 @@ fn fill(
     let (store, _) = importer.commit().map_err(|error| damaged(&error))?;
     let founding = founding(config, disk);
     let begin = || {
-        let progress = machines::found_again(&store, founding.record(), &founding.members)?;
+        let progress = machines::found_again(&store, founding.record(), &founding.members, raise)?;
         store.batch_applied(progress.index)?;
         store.flush()?;
         Ok(progress)

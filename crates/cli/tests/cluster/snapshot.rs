@@ -179,6 +179,43 @@ async fn founders_that_were_not_all_restored_begin_no_cluster() -> Result<()> {
     Ok(())
 }
 
+/// Clients of the old cluster took revisions that it had given after the backup for those of the new one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restored_cluster_can_begin_above_the_revisions_of_the_old_one() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("saved.snapshot");
+    let saved = start(SMALL)?;
+    let put =
+        |value: &'static str| etcd::PutRequest { key: "k".into(), value: value.into(), ..Default::default() };
+    saved.kv(0).await?.put(put("old")).await?;
+    let mut save = saved.quoin(&["snapshot", "save"]);
+    let (done, text) = said(save.arg(&file).args(["--endpoints", &saved.client_address(0)]))?;
+    ensure!(done, "{text}");
+    drop(saved);
+    let mut restored = Cluster::new(PROGRAM, 3, &["--cluster-token=restored"])?;
+    let restore = |replica, flags: &[&str]| {
+        let mut command = restored.command_of(&["snapshot", "restore"], replica);
+        said(command.arg(&file).args(flags))
+    };
+    let (done, text) = restore(0, &["--bump-revision=1000"])?;
+    ensure!(!done && text.contains("--mark-compacted"), "{text}");
+    for replica in 0..3 {
+        let (done, text) = restore(replica, &["--bump-revision=1000", "--mark-compacted"])?;
+        ensure!(done && text.contains("everything up to revision 1002"), "{text}");
+    }
+    restored.start_all()?;
+    let reply = restored.kv(1).await?.put(put("new")).await?.into_inner();
+    ensure!(reply.header.context("a header")?.revision == 1003, "the revision was not raised");
+    for replica in 0..3 {
+        read(&restored, replica, "k", 0).await?;
+        let before = read(&restored, replica, "k", 1002).await?;
+        ensure!(before[0].value == "old" && before[0].mod_revision == 2, "{before:?}");
+        let refused = read(&restored, replica, "k", 2).await.unwrap_err();
+        ensure!(format!("{refused:?}").contains("has been compacted"), "{refused:?}");
+    }
+    Ok(())
+}
+
 /// Passes connections on to `address`, and changes a byte of each long run of `x` that comes from there.
 async fn damaging_proxy(address: String) -> Result<String> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
