@@ -45,8 +45,13 @@ pub(crate) fn start(runtime: &Runtime, settings: Settings) -> (TempDir, Running)
 /// Runs `test` against a replica, on a runtime of one thread, whose tasks run in the order in which they were
 /// woken.
 pub(crate) fn alone<T: Future>(test: impl FnOnce(Engine) -> T) -> T::Output {
+    alone_with(settings(), test)
+}
+
+/// As [`alone`], with other settings.
+pub(crate) fn alone_with<T: Future>(settings: Settings, test: impl FnOnce(Engine) -> T) -> T::Output {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let (_folder, running) = start(&runtime, settings());
+    let (_folder, running) = start(&runtime, settings);
     let outcome = runtime.block_on(test(running.engine()));
     running.stop();
     outcome

@@ -173,6 +173,9 @@ settings! {
         pub reads_in_flight_max: usize = 100_000,
         /// Maximum streams that one connection may have open. Default 10000, at least 1, at most 1000000.
         pub streams_per_connection_max: u32 = 10_000,
+        /// Seconds of quiet after which a watch of etcd's API that asked for progress is told the revision. Default 60,
+        /// at least 1, at most 86400.
+        pub watch_progress_s: u64 = 60,
     }
 }
 

@@ -228,6 +228,7 @@ impl Config {
                 1,
                 1_000_000,
             ),
+            ("limits.watch_progress_s", limits.watch_progress_s, 1..=86_400),
         ]
     }
 }

@@ -19,8 +19,6 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, interval_at};
 
-/// How often a watch that asked for it gets progress while nothing happens.
-const PROGRESS_PERIOD: Duration = Duration::from_secs(60);
 /// Maximum changes whose previous values are read on the task's own thread; more are read on one that may
 /// block.
 const LOOKUPS_IN_PLACE_MAX: usize = 64;
@@ -68,7 +66,8 @@ impl Feed {
 
     /// Delivers until it is canceled, cannot go on, or the client has left.
     pub(super) async fn run(mut self, mut commands: mpsc::Receiver<Control>) {
-        let mut quiet = interval_at(Instant::now() + PROGRESS_PERIOD, PROGRESS_PERIOD);
+        let period = Duration::from_secs(self.engine.limits().watch_progress_s);
+        let mut quiet = interval_at(Instant::now() + period, period);
         loop {
             let delivered = tokio::select! {
                 taken = self.watcher.next() => {

@@ -1,9 +1,10 @@
 //! Reports of progress against the events around them.
 
 use super::*;
-use crate::testing::alone;
+use crate::testing::{alone, alone_with, settings};
 use prost::Message;
 use quoin_core::{Reply, kv};
+use quoin_engine::Limits;
 use tokio::sync::mpsc::Receiver;
 
 type Answered = Receiver<Result<pb::WatchResponse, Status>>;
@@ -185,5 +186,21 @@ fn the_names_of_a_streams_watches_are_bounded_in_bytes() {
         settle().await;
         stream.create(request(longest)).await;
         assert!(!next(&mut answered).await.canceled);
+    });
+}
+
+/// Clients that take a watch without progress for a broken one could not have it sooner.
+#[test]
+fn a_quiet_watch_gets_progress_as_often_as_the_setting_says() {
+    let limits = Limits { watch_progress_s: 1, ..Limits::default() };
+    alone_with(quoin_engine::Settings { limits, ..settings() }, |engine| async move {
+        let (mut stream, mut answered) = stream(&engine);
+        let request = pb::WatchCreateRequest { key: "k".into(), progress_notify: true, ..Default::default() };
+        stream.create(request).await;
+        assert!(next(&mut answered).await.created);
+        let newest = put(&engine, "other").await;
+        let progress = tokio::time::timeout(Duration::from_secs(30), next(&mut answered)).await;
+        let progress = progress.expect("half of the default is over");
+        assert_eq!((progress.watch_id, progress.events.len(), revision(&progress)), (0, 0, newest));
     });
 }
