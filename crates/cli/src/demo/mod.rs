@@ -6,6 +6,7 @@ mod route;
 mod row;
 mod table;
 
+use crate::ending::Ending;
 use anyhow::{Context, Result};
 use quoin_load::cluster::{Cluster, Running, free_port_base};
 use std::io::Write;
@@ -27,10 +28,13 @@ pub(crate) async fn run(once: bool) -> Result<()> {
         port_base: free_port_base(REPLICAS)?,
         settings: Vec::new(),
     };
+    let mut ending = Ending::listen()?;
     let mut running = cluster.start().await?;
-    let jobs =
-        tokio::time::timeout(TIMEOUT, all_jobs(&mut running)).await.context("the job took too long")?;
-    jobs.context("the job failed")?;
+    let jobs = tokio::select! {
+        jobs = tokio::time::timeout(TIMEOUT, all_jobs(&mut running)) => jobs,
+        () = ending.asked() => return running.stop().await,
+    };
+    jobs.context("the job took too long")?.context("the job failed")?;
     if !once {
         writeln!(
             out,
@@ -38,7 +42,7 @@ pub(crate) async fn run(once: bool) -> Result<()> {
             running.endpoints().grpc.join(",")
         )?;
         writeln!(out, "Stop with Ctrl-C.")?;
-        tokio::signal::ctrl_c().await?;
+        ending.asked().await;
     }
     running.stop().await
 }

@@ -8,6 +8,7 @@ use super::copy::{Change, Copy, Key};
 use super::linux::Linux;
 use super::sink::Sink;
 use crate::connection::Connection;
+use crate::ending::Ending;
 use anyhow::{Context, Result, anyhow, ensure};
 use clap::Args;
 use quoin_load::seconds;
@@ -63,9 +64,10 @@ pub(crate) struct Agent {
     connection: Connection,
 }
 
-/// Runs until Ctrl-C, or with `--once` until the copy is up to date.
+/// Runs until it is asked to end, or with `--once` until the copy is up to date.
 pub(super) async fn run(mut agent: Agent) -> Result<ExitCode> {
     ensure!(agent.ttl >= Duration::from_millis(1), "--ttl must be at least 0.001 seconds");
+    let mut ending = Ending::listen()?;
     agent.groups.sort();
     agent.groups.dedup();
     let copy = Copy::open(&agent.dir, &agent.groups)?;
@@ -81,7 +83,7 @@ pub(super) async fn run(mut agent: Agent) -> Result<ExitCode> {
     let follower = Follower { agent, copy, sink, applied, endpoint: 0 };
     let ended = tokio::select! {
         ended = follower.follow() => ended,
-        _ = tokio::signal::ctrl_c() => Ok(()),
+        () = ending.asked() => Ok(()),
     };
     if let Some(beating) = beating {
         beating.abort();

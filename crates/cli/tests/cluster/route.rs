@@ -7,6 +7,7 @@ use quoin_proto::etcdserverpb::kv_client::KvClient;
 use quoin_proto::quoin::route::v1 as pb;
 use quoin_proto::quoin::route::v1::route_client::RouteClient;
 use quoin_proto::quoin::route::v1::watch_response::Kind;
+use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeMap;
 use std::process::Stdio;
 use std::sync::Arc;
@@ -504,8 +505,9 @@ async fn an_agent_keeps_its_copy_across_restarts_and_its_node_expires_without_it
     let mut agent = start_agent()?;
     wait("the agent to get what it missed", || has(52)).await?;
     wait("the node to be alive again", || async { alive(&client).await == Some(true) }).await?;
-    agent.kill()?;
-    agent.wait()?;
+    kill_process(Pid::from_child(&agent), Signal::TERM)?;
+    let ended = agent.wait()?;
+    ensure!(ended.success(), "asked to end, the agent ended with {ended}");
     // It got only what it missed, not everything again.
     let text = std::fs::read_to_string(&seen)?;
     let missed: Vec<&str> = text.lines().skip(50).collect();
