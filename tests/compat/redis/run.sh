@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Clients of Redis against a cluster of three replicas: redis-py and the crate redis do what their users do, redis-benchmark runs
-# its usual cases, and random commands are answered as a redis-server answers them.
+# Clients of Redis against a cluster of three replicas: redis-py, libraries of limits and locks, and the crate redis do what
+# their users do, redis-benchmark runs its usual cases, and random commands are answered as a redis-server answers them.
 # usage: tests/compat/redis/run.sh        QUOIN_BIN, DIFFERENTIAL_COMMANDS (20000) and DIFFERENTIAL_SEED (1) from the environment
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
@@ -17,6 +17,10 @@ fi
 /usr/bin/python3 "$here/clients.py" $CLUSTER_RESP
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
+# Their redis-py is newer than Debian's, and has a folder of its own.
+python3 -m pip install --quiet --disable-pip-version-check --target "$folder/python" limits==5.8.0 pottery==3.0.1 redis==8.1.0
+# shellcheck disable=SC2086 # several addresses
+PYTHONPATH="$folder/python" python3 "$here/limiters.py" $CLUSTER_RESP
 { echo key,value; for key in $(seq 1000); do printf '%d,%08d\n' "$key" "$key"; done; } >"$folder/table.csv"
 "$QUOIN_BIN" table build compat --input "$folder/table.csv" --output "$folder/table"
 "$QUOIN_BIN" table publish "$folder/table" --activate

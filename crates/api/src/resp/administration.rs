@@ -1,10 +1,12 @@
 //! Commands about the connection and the node: HELLO, CLIENT, CONFIG, INFO and the like. COMMAND is in
 //! `commands.rs`.
 
+use super::clients::Victims;
 use super::glob;
 use super::parse::{NO_OTHER_DATABASE, NOT_AN_INTEGER, SYNTAX, is, no_subcommand, wrong_count};
 use super::reply::{Reply, Version};
 use super::session::Session;
+use crate::error::Error;
 use bytes::Bytes;
 use quoin_core::kv;
 use std::fmt::Write;
@@ -16,6 +18,8 @@ const BAD_NAME: &str = "ERR Client names cannot contain spaces, newlines or spec
 /// Maximum bytes of a word that a connection says of itself.
 const NAME_BYTES_MAX: usize = 1 << 10;
 const TOO_LONG: &str = "ERR a word of more than 1024 bytes";
+/// Names for all sections of INFO.
+const ALL_SECTIONS: &[&str] = &["default", "all", "everything"];
 /// The version of Redis whose protocol this is; clients choose by it what they send.
 const REDIS_VERSION: &str = "7.0.0";
 
@@ -120,6 +124,7 @@ pub(super) fn hello(session: &mut Session, args: &[Bytes]) -> Reply {
             session.name = Bytes::copy_from_slice(name);
         }
         session.version = version;
+        session.say_who();
     }
     Reply::Map(vec![
         (Reply::text("server"), Reply::text("quoin")),
@@ -136,10 +141,10 @@ fn is_name(name: &[u8]) -> bool {
     name.iter().all(u8::is_ascii_graphic)
 }
 
-const CLIENT_SUBCOMMANDS: &str = "ID, SETNAME, GETNAME, SETINFO, INFO, NO-EVICT and NO-TOUCH";
+const CLIENT_SUBCOMMANDS: &str = "ID, SETNAME, GETNAME, SETINFO, INFO, LIST, KILL, NO-EVICT and NO-TOUCH";
 
-/// CLIENT ID | GETNAME | SETNAME name | SETINFO LIB-NAME name | SETINFO LIB-VER version | INFO | NO-EVICT ON|OFF |
-/// NO-TOUCH ON|OFF
+/// CLIENT ID | GETNAME | SETNAME name | SETINFO LIB-NAME name | SETINFO LIB-VER version | INFO | LIST [ID id ...] |
+/// KILL address | KILL [ID id] [ADDR address] [SKIPME yes|no] | NO-EVICT ON|OFF | NO-TOUCH ON|OFF
 pub(super) fn client(session: &mut Session, args: &[Bytes]) -> Reply {
     if args.iter().any(|word| word.len() > NAME_BYTES_MAX) {
         return Reply::error(TOO_LONG);
@@ -150,32 +155,76 @@ pub(super) fn client(session: &mut Session, args: &[Bytes]) -> Reply {
         (b"getname", []) => Reply::Bulk(session.name.clone()),
         (b"setname", [name]) if is_name(name) => {
             session.name = Bytes::copy_from_slice(name);
+            session.say_who();
             Reply::OK
         }
         (b"setname", [_]) => Reply::error(BAD_NAME),
         (b"setinfo", [what, value]) if is(what, "lib-name") => {
             session.library.0 = Bytes::copy_from_slice(value);
+            session.say_who();
             Reply::OK
         }
         (b"setinfo", [what, value]) if is(what, "lib-ver") => {
             session.library.1 = Bytes::copy_from_slice(value);
+            session.say_who();
             Reply::OK
         }
         (b"setinfo", [what, _]) => Reply::Error(format!("ERR Unrecognized option '{}'", what.escape_ascii())),
-        (b"info", []) => Reply::text(format!(
-            "id={} addr={} name={} db=0 lib-name={} lib-ver={} resp={}\n",
-            session.id,
-            session.address,
-            session.name.escape_ascii(),
-            session.library.0.escape_ascii(),
-            session.library.1.escape_ascii(),
-            session.version.number(),
-        )),
+        (b"info", []) => Reply::text(session.listed.line()),
+        (b"list", []) => list(session, None),
+        (b"list", [word, ids @ ..]) if is(word, "id") && !ids.is_empty() => {
+            let id = |id: &Bytes| kv::integer(id).and_then(|id| u64::try_from(id).ok());
+            match ids.iter().map(id).collect::<Option<Vec<_>>>() {
+                Some(ids) => list(session, Some(&ids)),
+                None => Reply::error("ERR Invalid client ID"),
+            }
+        }
+        (b"kill", [address]) => {
+            let (killed, own) = kill(session, &Victims { address: Some(address), ..Victims::default() });
+            session.closing |= own;
+            if killed > 0 { Reply::OK } else { Reply::error("ERR No such client") }
+        }
+        (b"kill", options @ [_, _, ..]) => match victims(session.id, options) {
+            Ok(victims) => {
+                let (killed, own) = kill(session, &victims);
+                session.closing |= own;
+                Reply::Integer(killed as i64)
+            }
+            Err(problem) => problem,
+        },
         // Nothing is evicted here, and no key knows when it was last used.
         (b"no-evict" | b"no-touch", [word]) if is(word, "on") || is(word, "off") => Reply::OK,
         (b"no-evict" | b"no-touch", [_]) => Reply::error(SYNTAX),
         (sub, _) => Reply::Error(no_subcommand("client", sub, CLIENT_SUBCOMMANDS)),
     }
+}
+
+fn list(session: &Session, ids: Option<&[u64]>) -> Reply {
+    let bytes_max = session.server.engine.limits().response_bytes_max;
+    let lines = session.server.clients.lines(ids, bytes_max);
+    lines.map_or_else(|| Reply::Error(Error::response_too_large(bytes_max).resp()), Reply::text)
+}
+
+fn kill(session: &Session, victims: &Victims<'_>) -> (usize, bool) {
+    session.server.clients.kill(victims, session.id)
+}
+
+/// The options of CLIENT KILL; without SKIPME it spares who asks.
+fn victims(own: u64, options: &[Bytes]) -> Result<Victims<'_>, Reply> {
+    let mut victims = Victims { spared: Some(own), ..Victims::default() };
+    for option in options.chunks(2) {
+        match option {
+            [word, id] if is(word, "id") => match kv::integer(id).and_then(|id| u64::try_from(id).ok()) {
+                Some(id @ 1..) => victims.id = Some(id),
+                _ => return Err(Reply::error("ERR client-id should be greater than 0")),
+            },
+            [word, address] if is(word, "addr") => victims.address = Some(address),
+            [word, answer] if is(word, "skipme") && is(answer, "yes") => victims.spared = Some(own),
+            [word, answer] if is(word, "skipme") && is(answer, "no") => victims.spared = None,
+            _ => return Err(Reply::error(SYNTAX)),
+        }
+    }
+    Ok(victims)
 }
 
 /// CONFIG GET pattern [pattern ...]: the few settings that Redis's tools ask for.
@@ -201,29 +250,52 @@ pub(super) fn config(session: &mut Session, args: &[Bytes]) -> Reply {
     Reply::Map(found.map(|(name, value)| (Reply::text(name), Reply::text(value))).collect())
 }
 
-/// INFO: all sections, whichever are asked for.
-pub(super) fn info(session: &mut Session, _: &[Bytes]) -> Reply {
+/// INFO [section ...]: those asked for; all without a name, and by the names `default`, `all` and `everything`.
+pub(super) fn info(session: &mut Session, asked: &[Bytes]) -> Reply {
     let server = &session.server;
     let status = server.engine.status();
     let role = if status.raft.is_leader { "master" } else { "slave" };
-    let lines = [
-        ("# Server\r\nredis_version", REDIS_VERSION.to_owned()),
-        ("quoin_version", env!("CARGO_PKG_VERSION").to_owned()),
-        ("redis_mode", "standalone".to_owned()),
-        ("process_id", std::process::id().to_string()),
-        ("\r\n# Clients\r\nconnected_clients", server.connections().to_string()),
-        ("\r\n# Replication\r\nrole", role.to_owned()),
-        ("quoin_leader", format!("{:016x}", status.raft.leader)),
-        ("quoin_applied_index", status.progress.index.to_string()),
-        ("quoin_revision", status.progress.revision.to_string()),
-        ("quoin_lag_ms", status.lag_ms.map_or_else(|| "unknown".into(), |ms| ms.to_string())),
-        ("\r\n# Persistence\r\nloading", "0".to_owned()),
-        ("quoin_store_bytes", status.store_bytes.to_string()),
-        ("quoin_log_bytes", status.log_bytes.to_string()),
+    let sections = [
+        (
+            "Server",
+            vec![
+                ("redis_version", REDIS_VERSION.to_owned()),
+                ("quoin_version", env!("CARGO_PKG_VERSION").to_owned()),
+                ("redis_mode", "standalone".to_owned()),
+                ("process_id", std::process::id().to_string()),
+            ],
+        ),
+        ("Clients", vec![("connected_clients", server.connections().to_string())]),
+        (
+            "Replication",
+            vec![
+                ("role", role.to_owned()),
+                ("quoin_leader", format!("{:016x}", status.raft.leader)),
+                ("quoin_applied_index", status.progress.index.to_string()),
+                ("quoin_revision", status.progress.revision.to_string()),
+                ("quoin_lag_ms", status.lag_ms.map_or_else(|| "unknown".into(), |ms| ms.to_string())),
+            ],
+        ),
+        (
+            "Persistence",
+            vec![
+                ("loading", "0".to_owned()),
+                ("quoin_store_bytes", status.store_bytes.to_string()),
+                ("quoin_log_bytes", status.log_bytes.to_string()),
+            ],
+        ),
     ];
+    let all = asked.is_empty() || asked.iter().any(|name| ALL_SECTIONS.iter().any(|all| is(name, all)));
     let mut text = String::new();
-    for (name, value) in lines {
-        write!(text, "{name}:{value}\r\n").expect("a String takes everything");
+    for (title, lines) in sections {
+        if !all && !asked.iter().any(|name| is(name, title)) {
+            continue;
+        }
+        let blank = if text.is_empty() { "" } else { "\r\n" };
+        write!(text, "{blank}# {title}\r\n").expect("a String takes everything");
+        for (name, value) in lines {
+            write!(text, "{name}:{value}\r\n").expect("a String takes everything");
+        }
     }
     Reply::text(text)
 }

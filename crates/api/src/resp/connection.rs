@@ -30,8 +30,12 @@ use tokio::time::{sleep, timeout};
 #[cfg(test)]
 mod tests;
 
-/// Bytes read at once.
+/// Bytes read at once from a client that sends much.
 const READ_BYTES: usize = 64 << 10;
+/// Bytes read at once from any other: what an idle connection keeps for its next request.
+const READ_BYTES_SMALL: usize = 4 << 10;
+/// Memory for replies that a connection keeps from round to round.
+const REPLY_BYTES_KEPT: usize = 64 << 10;
 /// Replies are sent once they have this many bytes, even if more are to come.
 const REPLY_BYTES: usize = 1 << 20;
 /// How long a client may take nothing of its replies.
@@ -42,7 +46,9 @@ const QUOTED_BYTES_MAX: usize = 64;
 /// Serves until the client leaves or breaks the protocol, or the node stops.
 pub(super) async fn serve(mut session: Session, mut stream: TcpStream, life: Life) -> io::Result<()> {
     let mut parser = Parser::new(session.server.engine.limits().request_bytes_max);
-    let (mut buffer, mut requests) = (BytesMut::with_capacity(READ_BYTES), Requests::default());
+    let (mut buffer, mut requests) = (BytesMut::new(), Requests::default());
+    // Bytes to read at once, and what the buffer may have taken for it.
+    let (mut room, mut taken) = (READ_BYTES_SMALL, 0);
     let (share, kept) = (session.server.budget.share(), session.server.kept.share());
     let ended = life.ended();
     tokio::pin!(ended);
@@ -61,13 +67,16 @@ pub(super) async fn serve(mut session: Session, mut stream: TcpStream, life: Lif
                 session.reply(&Reply::Error(Error::from(Known::TooManyRequests).resp()));
                 return flush(&mut session, &mut stream).await;
             }
-            buffer.reserve(READ_BYTES.max(lacking));
+            taken = taken.max(room).max(lacking);
+            buffer.reserve(room.max(lacking));
             tokio::select! {
                 biased;
                 read = stream.read_buf(&mut buffer) => {
-                    if read? == 0 {
+                    let read = read?;
+                    if read == 0 {
                         return Ok(());
                     }
+                    room = room_after(read, room);
                     if std::mem::take(&mut is_new) && Port::is_http(&buffer) {
                         session.server.engine.metrics().client_garbage.inc();
                         Port::Resp.turn_away(&stream, &buffer);
@@ -96,6 +105,9 @@ pub(super) async fn serve(mut session: Session, mut stream: TcpStream, life: Lif
         }
         requests.clear();
         session.end_round().await;
+        if taken > room && buffer.is_empty() {
+            (buffer, taken) = (BytesMut::new(), 0);
+        }
         share.hold(charged(buffer.len()));
         if !kept.hold(session.kept_bytes()) {
             session.reply(&Reply::Error(Error::from(Known::TooManyRequests).resp()));
@@ -104,6 +116,15 @@ pub(super) async fn serve(mut session: Session, mut stream: TcpStream, life: Lif
         flush(&mut session, &mut stream).await?;
     }
     Ok(())
+}
+
+/// Bytes to read at once after so many came: many where they filled the room there was.
+fn room_after(read: usize, room: usize) -> usize {
+    match read {
+        _ if read >= room => READ_BYTES,
+        ..READ_BYTES_SMALL => READ_BYTES_SMALL,
+        _ => room,
+    }
 }
 
 /// What is charged for `bytes` of requests. Each connection has room for one read in any case.
@@ -132,7 +153,7 @@ async fn flush(session: &mut Session, stream: &mut TcpStream) -> io::Result<()> 
         }
         session.out.clear();
         // A large reply must not keep its memory for as long as the connection lasts.
-        session.out.shrink_to(REPLY_BYTES);
+        session.out.shrink_to(REPLY_BYTES_KEPT);
     }
     Ok(())
 }

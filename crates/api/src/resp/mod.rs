@@ -12,6 +12,7 @@
 //! with an error that names it.
 
 mod administration;
+mod clients;
 mod commands;
 mod connection;
 mod cursors;
@@ -43,6 +44,7 @@ mod transaction;
 
 use crate::Life;
 use crate::budget::Budget;
+use clients::Ending;
 use quoin_engine::Engine;
 use quoin_library::Library;
 use server::Server;
@@ -69,16 +71,22 @@ pub(crate) async fn serve(
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            () = life.ended() => return,
+            () = life.ended() => {
+                server.scripts.kill();
+                return;
+            }
         };
         match accepted {
             Ok((stream, address)) => {
                 let (server, life) = (Arc::clone(&server), life.clone());
-                tokio::spawn(async move {
-                    if let Err(error) = client(server, stream, address.to_string(), life).await {
+                let abort = Ending::default();
+                let ending = Arc::clone(&abort);
+                let task = tokio::spawn(async move {
+                    if let Err(error) = client(server, stream, &address.to_string(), ending, life).await {
                         tracing::debug!(%error, %address, "a RESP connection broke");
                     }
                 });
+                let _ = abort.set(task.abort_handle());
             }
             Err(error) => {
                 tracing::warn!(%error, "accepting a RESP connection failed");
@@ -88,10 +96,16 @@ pub(crate) async fn serve(
     }
 }
 
-async fn client(server: Arc<Server>, mut stream: TcpStream, address: String, life: Life) -> io::Result<()> {
+async fn client(
+    server: Arc<Server>,
+    mut stream: TcpStream,
+    address: &str,
+    abort: Ending,
+    life: Life,
+) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let Some(_place) = server.admit() else {
         return stream.write_all(b"-ERR max number of clients reached\r\n").await;
     };
-    connection::serve(Session::new(server, address), stream, life).await
+    connection::serve(Session::new(server, address, abort), stream, life).await
 }

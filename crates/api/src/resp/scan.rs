@@ -8,7 +8,7 @@ use super::keys::reply_too_large;
 use super::parse::{NOT_AN_INTEGER, SYNTAX, is};
 use super::reply::Reply;
 use super::session::Session;
-use crate::commands;
+use crate::commands::{self, in_place};
 use crate::error::Error;
 use bytes::Bytes;
 use quoin_core::kv::{self, KeyValue};
@@ -47,6 +47,32 @@ pub(super) async fn piece(
     let request =
         kv::Range { key: from.into(), range_end: end.into(), limit, keys_only: true, ..kv::Range::default() };
     commands::page(view.clone(), request, engine.limits().response_bytes_max).await
+}
+
+/// Steps of comparing keys with a pattern that are taken without letting others go on.
+const STEPS_MAX: usize = 4 << 20;
+
+/// Those of `kvs` that match: a long comparison leaves its thread to others, and goes on in pieces.
+async fn matching(kvs: Vec<KeyValue>, pattern: &[u8]) -> Vec<KeyValue> {
+    let steps = |kv: &KeyValue| pattern.len() * kv.key.len();
+    let fits = |kv: &KeyValue| glob::matches(pattern, &kv.key);
+    if kvs.iter().map(steps).sum::<usize>() <= STEPS_MAX {
+        return kvs.into_iter().filter(fits).collect();
+    }
+    let (mut found, mut rest) = (Vec::new(), kvs.into_iter());
+    while rest.len() > 0 {
+        in_place(true, || {
+            let mut taken = 0;
+            while taken <= STEPS_MAX
+                && let Some(kv) = rest.next()
+            {
+                taken += steps(&kv);
+                found.extend(Some(kv).filter(fits));
+            }
+        });
+        tokio::task::yield_now().await;
+    }
+    found
 }
 
 fn deadline(kv: &KeyValue) -> Option<u64> {
@@ -91,11 +117,12 @@ pub(super) async fn scan(session: &mut Session, args: &[Bytes]) -> Result<Reply,
         Some(last) if piece.more => server.cursors.remember(last.key.clone()),
         _ => 0,
     };
-    let wanted = |kv: &KeyValue| {
-        let matches = pattern.is_none_or(|pattern| glob::matches(pattern, &kv.key));
-        !of_other_type && matches && sight.is_alive(deadline(kv))
+    let wanted = |kv: &KeyValue| !of_other_type && sight.is_alive(deadline(kv));
+    let kvs = match pattern {
+        Some(pattern) => matching(piece.kvs, pattern).await,
+        None => piece.kvs,
     };
-    let keys = piece.kvs.into_iter().filter(wanted).map(|kv| Reply::Bulk(kv.key)).collect();
+    let keys = kvs.into_iter().filter(wanted).map(|kv| Reply::Bulk(kv.key)).collect();
     Ok(Reply::Array(vec![Reply::text(next.to_string()), Reply::Array(keys)]))
 }
 
@@ -108,13 +135,13 @@ pub(super) async fn keys(session: &mut Session, args: &[Bytes]) -> Result<Reply,
     let sight = session.sight().await?.clone();
     let engine = &session.server.engine;
     let bytes_max = engine.limits().response_bytes_max;
-    let wanted = |kv: &KeyValue| sight.is_alive(deadline(kv)) && glob::matches(pattern, &kv.key);
+    let wanted = |kv: &KeyValue| sight.is_alive(deadline(kv));
     let (mut found, mut after, mut bytes) = (Vec::new(), None, 0);
     loop {
         let piece =
             piece(engine, &sight.view, after.as_deref(), glob::literal_prefix(pattern), PIECE).await?;
         after = piece.kvs.last().map(|kv| kv.key.clone());
-        for kv in piece.kvs.into_iter().filter(wanted) {
+        for kv in matching(piece.kvs, pattern).await.into_iter().filter(wanted) {
             bytes += kv.key.len() + KEY_OVERHEAD_BYTES;
             found.push(Reply::Bulk(kv.key));
         }
@@ -192,6 +219,28 @@ fn place_between(low: &[u8], high: &[u8]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// KEYS with a pattern of many stars kept its thread for as long as a thousand long keys took.
+    #[test]
+    fn a_long_comparison_lets_others_go_on() {
+        let key = |number: usize| "a".repeat(3000) + if number.is_multiple_of(2) { "b" } else { "c" };
+        let kv = |number| KeyValue { key: key(number).into(), ..KeyValue::default() };
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            let pattern = "*a".repeat(400) + "*b";
+            let mut comparing = std::pin::pin!(matching((0..8).map(kv).collect(), pattern.as_bytes()));
+            let mut pieces = 1;
+            let found = loop {
+                tokio::select! {
+                    biased;
+                    found = &mut comparing => break found,
+                    // The others' turn.
+                    () = std::future::ready(()) => pieces += 1,
+                }
+            };
+            assert_eq!((found.len(), pieces), (4, 5));
+        });
+    }
 
     #[test]
     fn a_random_place_lies_between_two_keys_and_anywhere_there() {

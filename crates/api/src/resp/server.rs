@@ -1,5 +1,6 @@
 //! What the connections of a node share.
 
+use super::clients::Clients;
 use super::cursors::Cursors;
 use super::scripts::Scripts;
 use crate::budget::Budget;
@@ -15,6 +16,7 @@ const CONNECTIONS_MAX: usize = 10_000;
 pub(super) struct Server {
     pub(super) engine: Engine,
     pub(super) library: Arc<Library>,
+    pub(super) clients: Arc<Clients>,
     pub(super) cursors: Cursors,
     pub(super) scripts: Scripts,
     pub(super) budget: Budget,
@@ -41,6 +43,7 @@ impl Server {
             kept,
             engine,
             library,
+            clients: Arc::default(),
             cursors: Cursors::default(),
             scripts: Scripts::default(),
             budget,

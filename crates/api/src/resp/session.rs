@@ -6,6 +6,7 @@
 //!
 //! **Invariant: Bounded.** The requests of one read bound the writes that are gathered (`request.rs`).
 
+use super::clients::{Ending, Listed, Words};
 use super::keys::Sight;
 use super::lookup::{Lookup, Lookups};
 use super::notices::Notices;
@@ -25,8 +26,7 @@ pub(super) struct Session {
     pub(super) server: Arc<Server>,
     /// Unique while the node runs.
     pub(super) id: u64,
-    /// The client's, `host:port`.
-    pub(super) address: String,
+    pub(super) listed: Listed,
     /// What CLIENT SETNAME said.
     pub(super) name: Bytes,
     /// Name and version of the client's library, as CLIENT SETINFO said.
@@ -58,11 +58,13 @@ enum Answer {
 }
 
 impl Session {
-    pub(super) fn new(server: Arc<Server>, address: String) -> Self {
+    /// Of a client at `address`, `host:port`.
+    pub(super) fn new(server: Arc<Server>, address: &str, abort: Ending) -> Self {
+        let id = server.next_id();
         Self {
-            id: server.next_id(),
+            id,
+            listed: server.clients.list(id, address, abort),
             server,
-            address,
             name: Bytes::new(),
             library: (Bytes::new(), Bytes::new()),
             version: Version::Resp2,
@@ -86,6 +88,13 @@ impl Session {
         self.name = Bytes::new();
         self.notices = Notices::default();
         self.read_local(false);
+        self.say_who();
+    }
+
+    /// Has others see what the connection says of itself now.
+    pub(super) fn say_who(&self) {
+        let (name, library) = (self.name.clone(), self.library.clone());
+        self.listed.say(Words { name, library, version: self.version.number() });
     }
 
     /// Whether there are subscriptions and RESP2, which has no other way to tell a message from a reply: only

@@ -180,8 +180,13 @@ fn masked(text: &str, address: &str) -> String {
         Some((name, _)) if VARYING.contains(&name) => format!("{name}:..."),
         _ => line.to_owned(),
     };
+    // Of CLIENT LIST: other clients' addresses, and how long they have been here.
+    let word = |word: &str| match word.split_once('=') {
+        Some((name @ ("addr" | "age"), _)) if word != "addr=ADDRESS" => format!("{name}=..."),
+        _ => word.to_owned(),
+    };
     let lines = text.split('\n').map(line).collect::<Vec<_>>().join("\n");
-    lines.replace(address, "ADDRESS")
+    lines.replace(address, "ADDRESS").split(' ').map(word).collect::<Vec<_>>().join(" ")
 }
 
 /// Runs a script on two replicas, with clients of RESP2 and of RESP3; returns it with its answers.
