@@ -577,7 +577,7 @@ mod tests {
             let account = ledger::NewAccount { number, currency, ..ledger::NewAccount::default() };
             let account = account.with_id(bytes as u128);
             match asked(ledger::Operation::create_accounts(vec![account]).into_command()) {
-                ledger::Response::Accounts(mut made) => made.pop().expect("one was asked for").map(|_| ()),
+                ledger::Response::Accounts(mut made, _) => made.pop().expect("one was asked for").map(|_| ()),
                 other => panic!("{other:?}"),
             }
         };

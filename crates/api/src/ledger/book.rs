@@ -138,7 +138,23 @@ impl Book {
         let command = Operation::create_accounts(accounts).into_command();
         let reply = propose(&self.engine, command).await?;
         match reply.response {
-            Response::Accounts(results) => Ok((results, reply.revision)),
+            Response::Accounts(results, _) => Ok((results, reply.revision)),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Creates an account, retrying. Returns it, and whether it is new; or the refusal.
+    ///
+    /// # Errors
+    /// See [`Engine::propose`].
+    pub(crate) async fn create_account(
+        &self,
+        account: NewAccount,
+    ) -> Result<Result<(AccountRecord, bool), AccountCode>, Error> {
+        self.check_space()?;
+        let command = Operation::create_accounts(vec![account]).into_command();
+        match propose(&self.engine, command).await?.response {
+            Response::Accounts(mut results, new) => Ok(results.swap_remove(0).map(|account| (account, new))),
             other => Err(unexpected(&other)),
         }
     }
@@ -156,7 +172,7 @@ impl Book {
         self.check_space()?;
         let command = Operation::create_accounts_keyed(accounts, key).into_command();
         match propose(&self.engine, command).await?.response {
-            Response::Accounts(results) => Ok(Some(results)),
+            Response::Accounts(results, _) => Ok(Some(results)),
             Response::KeyConflict => Ok(None),
             other => Err(unexpected(&other)),
         }

@@ -138,7 +138,10 @@ impl Machine {
                 Some(key) if read_account(tx.view(), key.id)?.is_some() || !self.take_key(tx, key)? => {
                     Response::KeyConflict
                 }
-                _ => Response::Accounts(self.create_accounts(tx, new.accounts)?),
+                _ => {
+                    let (results, new) = self.create_accounts(tx, new.accounts)?;
+                    Response::Accounts(results, new)
+                }
             },
             Operation::UpdateAccount(update) => {
                 Response::Account(self.update_account(tx, &update)?.map(Box::new))
@@ -166,7 +169,7 @@ impl Machine {
         &mut self,
         tx: &mut Tx<'_>,
         accounts: Vec<NewAccount>,
-    ) -> Result<Vec<Result<AccountRecord, AccountCode>>, StoreError> {
+    ) -> Result<(Vec<Result<AccountRecord, AccountCode>>, bool), StoreError> {
         let (mut results, mut made) = (Vec::with_capacity(accounts.len()), Vec::new());
         for account in accounts {
             results.push(self.create_account(tx, account, &mut made)?);
@@ -175,7 +178,7 @@ impl Machine {
             let key = journal::journal_key(tx.next_revision(), 0);
             tx.change(Bytes::copy_from_slice(&key), Some(journal::encode_accounts(tx.stamp(), &made)));
         }
-        Ok(results)
+        Ok((results, !made.is_empty()))
     }
 
     fn create_account(
@@ -195,6 +198,10 @@ impl Machine {
         }
         if let Some(known) = read_account(tx.view(), new.id())? {
             return Ok(if known.origin == new { Ok(known) } else { Err(AccountCode::IdConflict) });
+        }
+        // Accounts of earlier versions may have such numbers.
+        if !is_clear(&new.number) {
+            return Ok(Err(AccountCode::NumberMalformed));
         }
         let known = tx.get(&record::id_key(IDS, new.id()))?.map(|known| record::decode_location(&known));
         if let Some(Location::Key { .. }) = known.transpose()? {
@@ -305,6 +312,16 @@ impl Machine {
         tx.change(Bytes::copy_from_slice(&key), Some(part));
         Ok(Ok(account))
     }
+}
+
+/// Whether a number can be shown, can stand in a path, and is not taken for an id. It may be empty.
+fn is_clear(number: &str) -> bool {
+    let shows = number.is_empty() || !number.trim().is_empty();
+    let digits = number.strip_prefix("urn:uuid:").unwrap_or(number);
+    let digits = digits.strip_prefix('{').and_then(|digits| digits.strip_suffix('}')).unwrap_or(digits);
+    let like_uuid = digits.bytes().filter(|byte| *byte != b'-').count() == 32
+        && digits.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-');
+    shows && !like_uuid && !matches!(number, "." | "..") && !number.chars().any(char::is_control)
 }
 
 /// The account with the changes; `None` if a rule or status is unknown.

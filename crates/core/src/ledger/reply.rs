@@ -23,8 +23,8 @@ pub struct Reply {
 pub enum Response {
     /// One per transfer.
     Transfers(Vec<TransferReply>),
-    /// One per account to create: the account as it is now.
-    Accounts(Vec<Result<AccountRecord, AccountCode>>),
+    /// One per account to create: the account as it is now; and whether any of them is new.
+    Accounts(Vec<Result<AccountRecord, AccountCode>>, bool),
     /// To a change of an account.
     Account(Result<Box<AccountRecord>, AccountCode>),
     /// To a new currency.
@@ -88,6 +88,11 @@ pub enum AccountCode {
     /// The number is reserved for the ledger, or too long.
     #[error("the number must not begin with @ and have at most 64 bytes")]
     NumberReserved,
+    /// The number cannot be told from an id, or cannot be written in a path.
+    #[error(
+        "the number must have characters that show and none that control, and be neither `.`, `..`, nor like a UUID"
+    )]
+    NumberMalformed,
     /// No such account.
     #[error("the account does not exist")]
     Unknown,

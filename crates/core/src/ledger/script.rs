@@ -53,7 +53,7 @@ fn run(world: &mut World<'_>, line: &Line<'_>) -> bool {
             let key = Key { id: id(words[0]), fingerprint: line.number(1) };
             let new = NewAccount { currency: words[3].into(), ..NewAccount::default() }.with_id(id(words[2]));
             match apply(world, Operation::create_accounts_keyed(vec![new], key).into_command()) {
-                Response::Accounts(results) => {
+                Response::Accounts(results, _) => {
                     results.into_iter().for_each(|result| show_account(world, result));
                 }
                 other => world.say(format!("{other:?}")),
@@ -120,7 +120,7 @@ fn create(world: &mut World<'_>, line: &Line<'_>) {
         ..NewAccount::default()
     };
     let new = new.with_id(id(line.words[0])).with_limit(limit);
-    let Response::Accounts(results) = apply(world, Operation::create_accounts(vec![new]).into_command())
+    let Response::Accounts(results, _) = apply(world, Operation::create_accounts(vec![new]).into_command())
     else {
         panic!("accounts")
     };

@@ -23,7 +23,8 @@ use quoin_engine::Consistency;
 /// Create an account
 #[utoipa::path(post, path = "/v1/accounts", tag = "accounts", request_body = NewAccount,
     params(("Idempotency-Key" = Option<String>, Header, description = "Instead of an id")),
-    responses((status = 201, body = Account), (status = "4XX", body = Problem, content_type = "application/problem+json")))]
+    responses((status = 201, body = Account), (status = 200, body = Account, description = "It was created before"),
+        (status = "4XX", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn create(
     State(desk): State<Desk>,
     headers: HeaderMap,
@@ -31,9 +32,10 @@ pub(super) async fn create(
 ) -> Result<Response, Problem> {
     let id = extract::request_id(&headers, wanted.id.as_deref())?;
     let new = new_account(&desk, wanted, id, "").await?;
-    let account = desk.book.create_accounts(vec![new]).await?.0.swap_remove(0)?;
+    let (account, new) = desk.book.create_account(new).await??;
     let location = format!("/v1/accounts/{}", shown(id));
-    Ok(created(StatusCode::CREATED, &location, &Account::of(&account)))
+    let status = if new { StatusCode::CREATED } else { StatusCode::OK };
+    Ok(created(status, &location, &Account::of(&account)))
 }
 
 /// Create up to 1,000 accounts
@@ -83,7 +85,7 @@ async fn new_account(
 ) -> Result<ledger::NewAccount, Problem> {
     let field = |name: &str| format!("{prefix}{name}");
     let currency = extract::currency(&wanted.currency, &field("currency"))?;
-    let scale = desk.scale(currency).await?.ok_or(ledger::AccountCode::CurrencyUnknown)?;
+    let scale = desk.known_scale(currency, &field("currency")).await?;
     let limit =
         wanted.limit.as_deref().map(|limit| extract::limit(limit, scale, &field("limit"))).transpose()?;
     let rule = rule(wanted.rule, limit, prefix)?.unwrap_or(ledger::Rule::NoOverdraft);
@@ -273,7 +275,10 @@ pub(super) async fn get_currency(
     Named(code): Named,
 ) -> Result<Json<Unit>, Problem> {
     let currency = extract::currency(&code, "code")?;
-    let missing = || Problem::not_found("currency_unknown", ledger::AccountCode::CurrencyUnknown.to_string());
+    let missing = || {
+        let detail = format!("{currency}: {}", ledger::AccountCode::CurrencyUnknown);
+        Problem::not_found("currency_unknown", detail)
+    };
     Ok(Json(unit(currency, desk.scale(currency).await?.ok_or_else(missing)?)))
 }
 

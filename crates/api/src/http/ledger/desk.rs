@@ -57,6 +57,13 @@ impl Desk {
         found.ok_or_else(missing)
     }
 
+    /// A currency's number of decimal places, for a request whose `field` names it.
+    pub(super) async fn known_scale(&self, currency: Currency, field: &str) -> Result<u32, Problem> {
+        let missing = ledger::AccountCode::CurrencyUnknown;
+        let problem = || Problem::from(missing).saying(format!("{currency}: {missing}")).named(field);
+        self.scale(currency).await?.ok_or_else(problem)
+    }
+
     /// A currency's number of decimal places.
     pub(super) async fn scale(&self, currency: Currency) -> Result<Option<u32>, Problem> {
         match ledger::currency_scale(self.book.engine().latest().view(), currency)? {

@@ -1,5 +1,6 @@
 //! Parsing requests. Whatever is wrong with one becomes a problem document that names the field.
 
+use super::lists::Object;
 use super::problem::Problem;
 use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
@@ -24,25 +25,44 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
-        check_content_type(request.headers())?;
-        let bytes = Bytes::from_request(request, state).await.map_err(unreadable)?;
-        let mut json = serde_json::Deserializer::from_slice(&bytes);
-        let body = serde_path_to_error::deserialize(&mut json).map_err(|error| {
-            let field = error.path().to_string();
-            let problem = Problem::new(
-                StatusCode::BAD_REQUEST,
-                "malformed",
-                "The body is malformed",
-                error.inner().to_string(),
-            );
-            if field == "." { problem } else { problem.named(field) }
-        })?;
-        json.end().map_err(|error| {
-            let title = "The body is malformed";
-            Problem::new(StatusCode::BAD_REQUEST, "malformed", title, error.to_string())
-        })?;
-        Ok(Self(body))
+        parse(&read(request, state).await?).map(Self)
     }
+}
+
+/// A JSON body that may be absent, for its fields all may be.
+pub(super) struct BodyOrNone<T>(pub(super) T);
+
+impl<T: DeserializeOwned + Default, S: Send + Sync> FromRequest<S> for BodyOrNone<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
+        let bytes = read(request, state).await?;
+        if bytes.is_empty() { Ok(Self(T::default())) } else { parse(&bytes).map(Self) }
+    }
+}
+
+async fn read<S: Send + Sync>(request: Request, state: &S) -> Result<Bytes, Problem> {
+    check_content_type(request.headers())?;
+    Bytes::from_request(request, state).await.map_err(unreadable)
+}
+
+fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
+    let mut json = serde_json::Deserializer::from_slice(bytes);
+    let Object(body) = serde_path_to_error::deserialize(&mut json).map_err(|error| {
+        let field = error.path().to_string();
+        let problem = Problem::new(
+            StatusCode::BAD_REQUEST,
+            "malformed",
+            "The body is malformed",
+            error.inner().to_string(),
+        );
+        if field == "." { problem } else { problem.named(field) }
+    })?;
+    json.end().map_err(|error| {
+        let title = "The body is malformed";
+        Problem::new(StatusCode::BAD_REQUEST, "malformed", title, error.to_string())
+    })?;
+    Ok(body)
 }
 
 fn check_content_type(headers: &HeaderMap) -> Result<(), Problem> {

@@ -1,8 +1,9 @@
-//! Lists and maps of a body, with a bound on their length.
+//! Objects of a body; lists and maps in it, with a bound on their length.
 //!
 //! **Invariant: Bounded.** An element can be three bytes of JSON and hundreds in memory, so what exceeds the
 //! bound is refused while it is read.
 
+use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,6 +11,27 @@ use std::marker::PhantomData;
 
 /// Maximum texts in an account's metadata; their bytes have a bound too.
 const TEXTS_MAX: usize = 4096;
+
+/// What is written as an object. A derived reader takes a list too, its elements for the fields in their order.
+pub(super) struct Object<T>(pub(super) T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Fields<T>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Fields<T> {
+            type Value = Object<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Object<T>, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(map)).map(Object)
+            }
+        }
+        deserializer.deserialize_map(Fields(PhantomData))
+    }
+}
 
 /// Reads a list of at most `MAX` elements.
 pub(super) fn at_most<'de, D, T, const MAX: usize>(deserializer: D) -> Result<Vec<T>, D::Error>
@@ -53,7 +75,7 @@ impl<'de, T: Deserialize<'de>, const MAX: usize> Visitor<'de> for List<T, MAX> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut sequence: A) -> Result<Vec<T>, A::Error> {
         let mut list = Vec::new();
-        while let Some(element) = sequence.next_element()? {
+        while let Some(Object(element)) = sequence.next_element()? {
             if list.len() == MAX {
                 return Err(A::Error::custom(format_args!(
                     "more than {MAX} elements: send them in several requests"

@@ -64,6 +64,11 @@ impl Problem {
         Self { field: Some(field.into()), ..self }
     }
 
+    /// With another detail.
+    pub(super) fn saying(self, detail: String) -> Self {
+        Self { detail, ..self }
+    }
+
     /// The subject does not exist.
     pub(super) fn not_found(word: &str, detail: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_FOUND, word, "Not found", detail)
@@ -205,6 +210,7 @@ impl From<AccountCode> for Problem {
             }
             AccountCode::IdReserved => (StatusCode::BAD_REQUEST, "id_reserved", Some("id")),
             AccountCode::NumberReserved => (StatusCode::BAD_REQUEST, "number_reserved", Some("number")),
+            AccountCode::NumberMalformed => (StatusCode::BAD_REQUEST, "number_malformed", Some("number")),
             AccountCode::CurrencyMalformed => (StatusCode::BAD_REQUEST, "currency_malformed", None),
             _ => (StatusCode::BAD_REQUEST, "not_allowed", None),
         };

@@ -224,6 +224,75 @@ fn events_go_on_where_they_ended_and_not_in_the_future_or_in_another_history() {
     });
 }
 
+/// An account that exists was answered as one that was created.
+#[test]
+fn an_account_that_exists_is_answered_with_200() {
+    with_pages(async |mut pages| {
+        let alice = json!({"id": ALICE, "currency": "EUR"});
+        assert_eq!(pages.ask("POST", "/v1/accounts", None, &alice).await.0, 200);
+    });
+}
+
+/// A list was taken for an object, its elements for the fields in their order.
+#[test]
+fn a_list_is_not_a_transfer() {
+    with_pages(async |mut pages| {
+        let list = json!([null, "single", ALICE, BOB, "1", "EUR", null, null, false, 0, "", ""]);
+        for (path, body, field) in [
+            ("/v1/transfers", &list, None),
+            ("/v1/transfers/batch", &json!({"transfers": [list]}), Some("transfers[0]")),
+        ] {
+            let (status, problem) = pages.ask("POST", path, None, body).await;
+            assert_eq!((status, problem["field"].as_str()), (400, field), "{problem}");
+            assert!(problem["detail"].as_str().unwrap().contains("expected an object"), "{problem}");
+        }
+    });
+}
+
+/// A body had to be sent where nothing had to be said.
+#[test]
+fn a_pending_transfer_is_ended_without_a_body() {
+    with_pages(async |mut pages| {
+        let mut pending = single("5");
+        for (id, how) in [
+            ("0190b5e2-7f2c-7c1e-9d1a-000000000051", "post"),
+            ("0190b5e2-7f2c-7c1e-9d1a-000000000052", "void"),
+        ] {
+            (pending["kind"], pending["id"]) = ("pending".into(), id.into());
+            assert_eq!(pages.ask("POST", "/v1/transfers", None, &pending).await.0, 201);
+            let path = format!("/v1/transfers/{id}/{how}");
+            assert_eq!(pages.ask("POST", &path, None, &Value::Null).await.0, 201);
+        }
+        assert_eq!(pages.balances().await, ["995.00 0.00", "5.00 0.00"]);
+    });
+}
+
+/// What was wrong was not told.
+#[test]
+fn a_currency_that_does_not_exist_is_named() {
+    with_pages(async |mut pages| {
+        let mut unknown = single("1");
+        unknown["currency"] = "POINTS".into();
+        for (path, body) in [("/v1/transfers", unknown), ("/v1/accounts", json!({"currency": "POINTS"}))] {
+            let (status, problem) = pages.ask("POST", path, None, &body).await;
+            assert_eq!((status, problem["field"].as_str()), (422, Some("currency")), "{problem}");
+            assert!(problem["detail"].as_str().unwrap().contains("POINTS"), "{problem}");
+        }
+    });
+}
+
+/// An account whose number is another's id could not be named, nor one whose number is a step in a path.
+#[test]
+fn a_number_that_cannot_name_its_account_is_refused() {
+    with_pages(async |mut pages| {
+        for number in [" ", "a\0b", "..", ALICE] {
+            let body = json!({"currency": "EUR", "number": number});
+            let (status, problem) = pages.ask("POST", "/v1/accounts", None, &body).await;
+            assert_eq!((status, problem["field"].as_str()), (400, Some("number")), "{number:?}: {problem}");
+        }
+    });
+}
+
 #[test]
 fn the_document_is_openapi_3_1_and_has_every_path() {
     let document = serde_json::to_value(document()).unwrap();

@@ -5,7 +5,7 @@
 
 use super::answer::created;
 use super::desk::{Desk, page_size, place};
-use super::extract::{self, Body, Named, Params};
+use super::extract::{self, Body, BodyOrNone, Named, Params};
 use super::model::{
     Accepted, AcceptedAll, After, Balance, Ending, Fresh, Known, Movement, NewTransfer, NewTransfers,
     Transfer, TransferKind, TransferPage, TransferResult, TransferResults, shown,
@@ -101,7 +101,7 @@ pub(super) async fn create_many(
 }
 
 /// Post a pending transfer, in full or in part
-#[utoipa::path(post, path = "/v1/transfers/{id}/post", tag = "transfers", request_body = Ending,
+#[utoipa::path(post, path = "/v1/transfers/{id}/post", tag = "transfers", request_body = Option<Ending>,
     params(("id" = String, Path, description = "The pending transfer's id"),
         ("Idempotency-Key" = Option<String>, Header), ("Prefer" = Option<String>, Header)),
     responses((status = 201, body = Transfer), (status = 200, body = Transfer), (status = 202, body = Accepted),
@@ -110,13 +110,13 @@ pub(super) async fn post(
     State(desk): State<Desk>,
     Named(pending): Named,
     headers: HeaderMap,
-    Body(ending): Body<Ending>,
+    BodyOrNone(ending): BodyOrNone<Ending>,
 ) -> Result<Response, Problem> {
     end(&desk, &headers, TransferKind::Post, pending, ending).await
 }
 
 /// Void a pending transfer
-#[utoipa::path(post, path = "/v1/transfers/{id}/void", tag = "transfers", request_body = Ending,
+#[utoipa::path(post, path = "/v1/transfers/{id}/void", tag = "transfers", request_body = Option<Ending>,
     params(("id" = String, Path, description = "The pending transfer's id"),
         ("Idempotency-Key" = Option<String>, Header), ("Prefer" = Option<String>, Header)),
     responses((status = 201, body = Transfer), (status = 200, body = Transfer), (status = 202, body = Accepted),
@@ -125,7 +125,7 @@ pub(super) async fn void(
     State(desk): State<Desk>,
     Named(pending): Named,
     headers: HeaderMap,
-    Body(ending): Body<Ending>,
+    BodyOrNone(ending): BodyOrNone<Ending>,
 ) -> Result<Response, Problem> {
     end(&desk, &headers, TransferKind::Void, pending, ending).await
 }
@@ -187,7 +187,7 @@ async fn across(
 ) -> Result<Response, Problem> {
     let id = extract::request_id(headers, movement.id.as_deref())?;
     let currency = extract::currency(&movement.currency, "currency")?;
-    let scale = desk.scale(currency).await?.ok_or_else(|| currency_unknown("currency"))?;
+    let scale = desk.known_scale(currency, "currency").await?;
     let amount = extract::amount(&movement.amount, scale, "amount")?;
     check_texts(&movement.reference, &movement.user_data, "")?;
     let (account, (world, _)) = (desk.account(&movement.account, "account").await?, world_account(currency));
@@ -200,10 +200,6 @@ async fn across(
         ..ledger::Transfer::new(id, Kind::Single { debit, credit, amount })
     };
     submit(desk, headers, Wanted { transfer, unit: Some((currency, scale)) }).await
-}
-
-fn currency_unknown(field: &str) -> Problem {
-    Problem::from(ledger::AccountCode::CurrencyUnknown).named(field)
 }
 
 fn check_texts(reference: &str, user_data: &str, prefix: &str) -> Result<(), Problem> {
@@ -240,7 +236,7 @@ async fn understand<'a>(
     let mut unit = None;
     if let Some(code) = &body.currency {
         let currency = extract::currency(code, &field("currency"))?;
-        let scale = desk.scale(currency).await?.ok_or_else(|| currency_unknown(&field("currency")))?;
+        let scale = desk.known_scale(currency, &field("currency")).await?;
         unit = Some((currency, scale));
     }
     let amount = match (&body.amount, unit) {
