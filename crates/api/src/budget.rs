@@ -146,8 +146,8 @@ where
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let Charging { budget, message_bytes_max } = &self.charging;
         let share = Arc::new(budget.share());
-        // The gateway charges what comes over HTTP/1 itself.
-        if request.version() != Version::HTTP_2 {
+        // The gateway charges its requests itself. A call of gRPC is charged whatever it came over.
+        if request.version() != Version::HTTP_2 && !grpc::is_call(request.uri().path()) {
             return Answering { answer: self.inner.call(request), share };
         }
         let streams = grpc::streams(request.uri().path());
@@ -354,5 +354,45 @@ mod tests {
         third.follow(&message(40)[..5]).unwrap();
         body(&budget).follow(&message(60)[..5]).unwrap();
         assert_eq!(held(&budget), 40);
+    }
+
+    /// Reads its request: 200 if it came whole.
+    struct Reading;
+
+    impl Service<Request<Body>> for Reading {
+        type Response = Response<Body>;
+        type Error = std::convert::Infallible;
+        type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, std::convert::Infallible>>>>;
+
+        fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn call(&mut self, request: Request<Body>) -> Self::Future {
+            Box::pin(async move {
+                let read = axum::body::to_bytes(axum::body::Body::new(request.into_body()), 1000).await;
+                let status = if read.is_ok() { 200 } else { 429 };
+                Ok(Response::builder().status(status).body(Body::empty()).unwrap())
+            })
+        }
+    }
+
+    /// The client port speaks HTTP/1 too, and its router knows the services: calls that came over it were not charged.
+    #[tokio::test]
+    async fn a_call_is_charged_whatever_it_comes_over() {
+        let budget = Budget::of_bytes(100);
+        let held = budget.share();
+        assert!(held.hold(60));
+        let mut service = Charging { budget, message_bytes_max: 1000 }.layer(Reading);
+        for (path, version, status) in [
+            ("/etcdserverpb.KV/Put", Version::HTTP_2, 429),
+            ("/etcdserverpb.KV/Put", Version::HTTP_11, 429),
+            ("/v3/kv/put", Version::HTTP_11, 200),
+            ("/v3/kv/put.x/y", Version::HTTP_11, 200),
+        ] {
+            let body = Body::new(axum::body::Body::from(message(60)));
+            let request = Request::post(path).version(version).body(body).unwrap();
+            assert_eq!(service.call(request).await.unwrap().status().as_u16(), status, "{path} {version:?}");
+        }
     }
 }

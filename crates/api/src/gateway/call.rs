@@ -69,7 +69,8 @@ async fn answer(
     Ok(super::json(StatusCode::OK, whole(text, held)))
 }
 
-/// The answer's text, which takes its room in the budget of large answers until it has gone, if it has any.
+/// The answer's text, which takes its room in the budget of large answers until it has gone, if it has any: that of the
+/// message, which the text exceeds by a third or more.
 fn whole(text: Vec<u8>, held: Option<Held>) -> Body {
     match held {
         Some(held) => Body::new(answers::holding(tonic::body::Body::new(Body::from(text)), held)),

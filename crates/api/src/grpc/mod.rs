@@ -47,6 +47,12 @@ pub(crate) fn message_bytes_max(engine: &Engine) -> usize {
     request_bytes_max(engine) * REQUESTS_PER_BATCH
 }
 
+/// Whether a path is that of a method: `/package.Service/Method`.
+pub(crate) fn is_call(path: &str) -> bool {
+    let service = path.strip_prefix('/').and_then(|path| path.split_once('/'));
+    service.is_some_and(|(service, _)| service.contains('.'))
+}
+
 /// Whether the calls of a method take any number of messages.
 pub(crate) fn streams(path: &str) -> bool {
     matches!(
