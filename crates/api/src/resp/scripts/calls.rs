@@ -37,6 +37,7 @@ impl Calls<'_, '_> {
         protected: bool,
         shared: &Shared,
     ) -> mlua::Result<Value> {
+        shared.stop.check()?;
         self.made += 1;
         let outcome = if self.made > CALLS_MAX {
             let text = format!("more than {CALLS_MAX} commands in a script");

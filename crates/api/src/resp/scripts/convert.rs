@@ -2,7 +2,9 @@
 //! (<https://redis.io/docs/latest/develop/programmability/lua-api/#data-type-conversion>).
 
 use super::native::error_text;
+use crate::resp::keys::{Failed, Problem, reply_too_large};
 use crate::resp::number;
+use crate::resp::parse::refuse;
 use crate::resp::reply::Reply;
 use mlua::{Lua, LuaString, Table, Value};
 
@@ -59,25 +61,85 @@ fn field(lua: &Lua, name: &str, text: &[u8]) -> mlua::Result<Value> {
     Ok(Value::Table(table))
 }
 
-/// What a script returned, as its client gets it: `version` is the protocol's that the script chose.
+/// What a script returned, as its client gets it: `version` is the protocol's that the script chose. Of several items
+/// it has at most `bytes_max` bytes, as often as they are said: a table may hold another one many times.
 ///
 /// # Errors
-/// It is nested too deep.
-pub(super) fn to_reply(value: &Value, version: u8) -> Result<Reply, String> {
-    nested(value, version, 0)
+/// It is too large, or nested too deep.
+pub(super) fn to_reply(value: &Value, version: u8, bytes_max: usize) -> Result<Reply, Problem> {
+    match value {
+        Value::String(text) => Ok(bulk(text)),
+        value => Making { version, left: bytes_max, bytes_max }.nested(value, 0),
+    }
 }
 
-fn nested(value: &Value, version: u8, depth: usize) -> Result<Reply, String> {
-    Ok(match value {
-        Value::String(text) => bulk(text),
-        Value::Integer(number) => Reply::Integer(*number),
-        Value::Number(number) => Reply::Integer(truncated(*number)),
-        Value::Boolean(value) if version == 3 => Reply::Boolean(*value),
-        Value::Boolean(true) => Reply::Integer(1),
-        Value::Table(table) if depth < DEPTH_MAX => return of_table(table, version, depth + 1),
-        Value::Table(_) => return Err(format!("ERR a reply that is nested deeper than {DEPTH_MAX}")),
-        _ => Reply::Null,
-    })
+/// A reply being made.
+struct Making {
+    version: u8,
+    /// Bytes that it may still have.
+    left: usize,
+    bytes_max: usize,
+}
+
+impl Making {
+    fn nested(&mut self, value: &Value, depth: usize) -> Result<Reply, Problem> {
+        let bytes = if let Value::String(text) = value { text.as_bytes().len() } else { 0 };
+        let too_large = || Problem::Failed(Failed::Error(reply_too_large(self.bytes_max)));
+        self.left = self.left.checked_sub(bytes + ITEM_BYTES).ok_or_else(too_large)?;
+        Ok(match value {
+            Value::String(text) => bulk(text),
+            Value::Integer(number) => Reply::Integer(*number),
+            Value::Number(number) => Reply::Integer(truncated(*number)),
+            Value::Boolean(value) if self.version == 3 => Reply::Boolean(*value),
+            Value::Boolean(true) => Reply::Integer(1),
+            Value::Table(table) if depth < DEPTH_MAX => return self.of_table(table, depth + 1),
+            Value::Table(_) => return refuse(format!("ERR a reply that is nested deeper than {DEPTH_MAX}")),
+            _ => Reply::Null,
+        })
+    }
+
+    fn of_table(&mut self, table: &Table, depth: usize) -> Result<Reply, Problem> {
+        let fault = |error: mlua::Error| Problem::Refused(format!("ERR {}", error_text(&error)));
+        let field = |name: &str| table.raw_get::<Value>(name).map_err(fault);
+        if let Value::String(text) = field("err")? {
+            return Ok(Reply::Error(text.to_string_lossy()));
+        }
+        if let Value::String(text) = field("ok")? {
+            return Ok(Reply::Status(text.as_bytes().to_vec().into()));
+        }
+        match field("double")? {
+            Value::Number(number) => return Ok(Reply::Double(number)),
+            Value::Integer(number) => return Ok(Reply::Double(number as f64)),
+            _ => {}
+        }
+        if let Value::Table(map) = field("map")? {
+            let pairs = map.pairs::<Value, Value>().map(|pair| {
+                let (key, value) = pair.map_err(fault)?;
+                Ok((self.nested(&key, depth)?, self.nested(&value, depth)?))
+            });
+            return Ok(Reply::Map(pairs.collect::<Result<_, Problem>>()?));
+        }
+        if let Value::Table(set) = field("set")? {
+            let members = set.pairs::<Value, Value>().map(|pair| self.nested(&pair.map_err(fault)?.0, depth));
+            return Ok(Reply::Set(members.collect::<Result<_, Problem>>()?));
+        }
+        if let Value::String(number) = field("big_number")? {
+            return Ok(bulk(&number));
+        }
+        if let Value::Table(verbatim) = field("verbatim_string")?
+            && let Value::String(text) = verbatim.raw_get::<Value>("string").map_err(fault)?
+        {
+            return Ok(bulk(&text));
+        }
+        let mut items = Vec::new();
+        loop {
+            let item = table.raw_get::<Value>(items.len() + 1).map_err(fault)?;
+            if item.is_nil() {
+                return Ok(Reply::Array(items));
+            }
+            items.push(self.nested(&item, depth)?);
+        }
+    }
 }
 
 fn bulk(text: &LuaString) -> Reply {
@@ -88,49 +150,6 @@ fn bulk(text: &LuaString) -> Reply {
 fn truncated(number: f64) -> i64 {
     const END: f64 = 9_223_372_036_854_775_808.0;
     if (-END..END).contains(&number) { number as i64 } else { i64::MIN }
-}
-
-fn of_table(table: &Table, version: u8, depth: usize) -> Result<Reply, String> {
-    let fault = |error: mlua::Error| format!("ERR {}", error_text(&error));
-    let field = |name: &str| table.raw_get::<Value>(name).map_err(fault);
-    if let Value::String(text) = field("err")? {
-        return Ok(Reply::Error(text.to_string_lossy()));
-    }
-    if let Value::String(text) = field("ok")? {
-        return Ok(Reply::Status(text.as_bytes().to_vec().into()));
-    }
-    match field("double")? {
-        Value::Number(number) => return Ok(Reply::Double(number)),
-        Value::Integer(number) => return Ok(Reply::Double(number as f64)),
-        _ => {}
-    }
-    if let Value::Table(map) = field("map")? {
-        let pairs = map.pairs::<Value, Value>().map(|pair| {
-            let (key, value) = pair.map_err(fault)?;
-            Ok((nested(&key, version, depth)?, nested(&value, version, depth)?))
-        });
-        return Ok(Reply::Map(pairs.collect::<Result<_, String>>()?));
-    }
-    if let Value::Table(set) = field("set")? {
-        let members = set.pairs::<Value, Value>().map(|pair| nested(&pair.map_err(fault)?.0, version, depth));
-        return Ok(Reply::Set(members.collect::<Result<_, String>>()?));
-    }
-    if let Value::String(number) = field("big_number")? {
-        return Ok(bulk(&number));
-    }
-    if let Value::Table(verbatim) = field("verbatim_string")?
-        && let Value::String(text) = verbatim.raw_get::<Value>("string").map_err(fault)?
-    {
-        return Ok(bulk(&text));
-    }
-    let mut items = Vec::new();
-    loop {
-        let item = table.raw_get::<Value>(items.len() + 1).map_err(fault)?;
-        if item.is_nil() {
-            return Ok(Reply::Array(items));
-        }
-        items.push(nested(&item, version, depth)?);
-    }
 }
 
 /// Bytes of the texts in a reply.

@@ -1,14 +1,14 @@
 //! JSON for the library `cjson`: texts quoted as it quotes them, and values decoded straight into Lua's, whose
 //! memory is bounded.
 
-use super::native::error_text;
+use super::native::{MEMORY_MAX, error_text};
 use mlua::{Lua, Value};
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use std::borrow::Cow;
 use std::fmt;
 
-/// A text in quotes.
-pub(super) fn quote(text: &[u8]) -> Vec<u8> {
+/// A text in quotes; `None` where it is larger than a state's memory.
+pub(super) fn quote(text: &[u8]) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(text.len() + 2);
     out.push(b'"');
     for &byte in text {
@@ -24,9 +24,12 @@ pub(super) fn quote(text: &[u8]) -> Vec<u8> {
             0..32 | 127 => out.extend_from_slice(format!("\\u{byte:04x}").as_bytes()),
             _ => out.push(byte),
         }
+        if out.len() > MEMORY_MAX {
+            return None;
+        }
     }
     out.push(b'"');
-    out
+    Some(out)
 }
 
 /// The value that `text` says; what is null there is `cjson.null`.

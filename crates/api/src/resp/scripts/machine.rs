@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-const INSTRUCTIONS: u32 = 10_000;
+const INSTRUCTIONS: u32 = 1_000;
 /// Compiled scripts that a state keeps.
 const COMPILED_MAX: usize = 500;
 /// A state that holds more than this after a script, its garbage not counted, forgets what it has compiled.
@@ -50,10 +50,7 @@ impl Machine {
         let (environment, run) = prelude.call::<(Table, Function)>(native)?;
         let stop = Arc::clone(&shared.stop);
         let often = HookTriggers::new().every_nth_instruction(INSTRUCTIONS);
-        lua.set_global_hook(often, move |_, _| match stop.is_over() {
-            true => Err(mlua::Error::runtime("the script's time is over")),
-            false => Ok(VmState::Continue),
-        })?;
+        lua.set_global_hook(often, move |_, _| stop.check().map(|()| VmState::Continue))?;
         Ok(Self { lua, environment, run, compiled: HashMap::new(), shared, broken: false })
     }
 
@@ -121,7 +118,7 @@ impl Machine {
         match ran {
             Ok((true, value)) => {
                 let version = self.shared.version.load(Ordering::Relaxed);
-                convert::to_reply(&value, version).map_err(Problem::Refused)
+                convert::to_reply(&value, version, calls.limits.response_bytes_max)
             }
             Ok((false, error)) => Err(Problem::Refused(self.failed(script, &error))),
             Err(error) => {

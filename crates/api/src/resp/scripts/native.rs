@@ -72,6 +72,8 @@ pub(super) fn table(lua: &Lua, shared: &Shared) -> mlua::Result<Table> {
     native.set("bit", bits(lua)?)?;
     let stop = Arc::clone(&shared.stop);
     native.set("ended", lua.create_function(move |_, ()| Ok(stop.has_ended()))?)?;
+    let stop = Arc::clone(&shared.stop);
+    native.set("check_time", lua.create_function(move |_, ()| stop.check())?)?;
     native.set("compile", lua.create_function(compile)?)?;
     native.set(
         "exists",
@@ -245,7 +247,8 @@ fn texts(lua: &Lua, stop: &Arc<Stop>) -> mlua::Result<Table> {
     })?;
     export(lua, &table, "json_quote", |lua, args| {
         let text = text(lua, args, 0, "encode")?;
-        value(lua, lua.create_string(json::quote(&text.as_bytes())))
+        let quoted = json::quote(&text.as_bytes()).ok_or("not enough memory")?;
+        value(lua, lua.create_string(quoted))
     })?;
     Ok(table)
 }

@@ -108,6 +108,8 @@ end
 local insert = table.insert
 -- Without a bound a position far below 1 keeps the C code busy, where nothing ends it.
 local BELOW_MAX = 1000000
+-- What is larger becomes negative there.
+local INTEGER_MAX = 2147483647
 
 local function with(t) return hidden[t] or t end
 
@@ -135,6 +137,7 @@ local base = {
     return setmetatable(t, ...)
   end,
   collectgarbage = function(what, ...)
+    native.check_time()
     if what == nil or what == 'collect' or what == 'count' then return collectgarbage(what or 'collect') end
     return 0
   end,
@@ -383,6 +386,7 @@ cjson.decode = function(...)
   if type(given) ~= 'string' and type(given) ~= 'number' then
     error("bad argument #1 to 'decode' (string expected, got " .. type(given) .. ')', 2)
   end
+  native.check_time()
   return pass(native.json_decode(tostring(given)))
 end
 
@@ -413,6 +417,7 @@ local redis = {
     if select('#', ...) ~= 1 then error({ err = 'ERR wrong number of arguments' }, 0) end
     local given = ...
     if type(given) == 'number' then given = tostring(given) end
+    native.check_time()
     return native.sha1hex(type(given) == 'string' and given or '')
   end,
   log = function(...)
@@ -459,7 +464,8 @@ for name, f in pairs(table) do tables[name] = f end
 tables.insert = function(t, ...)
   if hidden[t] ~= nil then error(READONLY, 0) end
   local given, position = select('#', ...), ...
-  if given == 2 and (tonumber(position) or 0) < -BELOW_MAX then
+  local place = given == 2 and tonumber(position) or 1
+  if not (place >= -BELOW_MAX and place <= INTEGER_MAX) then
     error("bad argument #2 to 'insert' (position out of bounds)", 2)
   end
   return insert(t, ...)

@@ -56,6 +56,12 @@ impl Stop {
         false
     }
 
+    /// # Errors
+    /// The script is to end.
+    pub(super) fn check(&self) -> mlua::Result<()> {
+        if self.is_over() { Err(mlua::Error::runtime("the script's time is over")) } else { Ok(()) }
+    }
+
     /// Whether it was told to end.
     pub(super) fn has_ended(&self) -> bool {
         self.over.load(Ordering::Relaxed)
