@@ -41,11 +41,14 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 use tokio::sync::{MutexGuard, Semaphore, SemaphorePermit};
+use tokio::time::timeout_at;
 
 /// Maximum Lua states of a node.
 const STATES_MAX: usize = 8;
 /// Scripts with a key in common wait for each other on a node; by this many groups of keys.
 const QUEUES: usize = 256;
+/// How long a script waits for others before it runs beside them.
+const QUEUED_MAX: Duration = Duration::from_millis(if cfg!(test) { 10 } else { 500 });
 const NO_SCRIPT: &str = "NOSCRIPT No matching script. Please use EVAL.";
 
 /// What the scripts of a node share.
@@ -83,7 +86,8 @@ impl Scripts {
     /// Waits until no other script of this node has a key in common with `keys`, so that they do not make each
     /// other run again. Says whether it has waited.
     ///
-    /// The queues are taken in one order by all, so nobody waits in a circle.
+    /// The queues are taken in one order by all, so nobody waits in a circle. Nobody waits for long either: while no
+    /// write is done, for want of a leader, each would otherwise wait out all before it.
     async fn queue(&self, keys: &[Bytes]) -> (Vec<MutexGuard<'_, ()>>, bool) {
         let place = |key: &Bytes| {
             let mut hasher = DefaultHasher::new();
@@ -93,17 +97,19 @@ impl Scripts {
         let mut places: Vec<usize> = keys.iter().map(place).collect();
         places.sort_unstable();
         places.dedup();
-        let (mut held, mut waited) = (Vec::with_capacity(places.len()), false);
+        let (mut held, mut until) = (Vec::with_capacity(places.len()), None);
         for place in places {
-            held.push(match self.queues[place].try_lock() {
-                Ok(guard) => guard,
-                Err(_) => {
-                    waited = true;
-                    self.queues[place].lock().await
-                }
-            });
+            if let Ok(guard) = self.queues[place].try_lock() {
+                held.push(guard);
+                continue;
+            }
+            let until = *until.get_or_insert_with(|| tokio::time::Instant::now() + QUEUED_MAX);
+            match timeout_at(until, self.queues[place].lock()).await {
+                Ok(guard) => held.push(guard),
+                Err(_) => return (Vec::new(), true),
+            }
         }
-        (held, waited)
+        (held, until.is_some())
     }
 
     /// Runs `run` with a state.
@@ -284,4 +290,26 @@ fn load(scripts: &Scripts, body: &Bytes) -> Outcome {
     scripts.with_machine(|machine| machine.compile(&script).map_err(Problem::Refused))?;
     scripts.cache.lock().insert(&script);
     Ok(Reply::text(script.sha.clone()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// While there was no leader, each script on a key waited until all those before it had given up, one by one.
+    #[tokio::test]
+    async fn a_script_waits_for_others_but_not_for_long() {
+        let scripts = Scripts::default();
+        let keys =
+            |names: &[&'static str]| -> Vec<Bytes> { names.iter().map(|name| Bytes::from(*name)).collect() };
+        let (first, waited) = scripts.queue(&keys(&["a", "b"])).await;
+        assert!(!waited && !first.is_empty());
+        let (other, waited) = scripts.queue(&keys(&["c"])).await;
+        assert!(!waited && !other.is_empty());
+        let began = tokio::time::Instant::now();
+        let (second, waited) = scripts.queue(&keys(&["b", "d"])).await;
+        assert!(waited && second.is_empty() && began.elapsed() >= QUEUED_MAX);
+        drop(first);
+        assert!(!scripts.queue(&keys(&["a", "b", "d"])).await.0.is_empty());
+    }
 }
