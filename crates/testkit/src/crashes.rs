@@ -1,7 +1,7 @@
 //! What a disk may hold if a process is killed, or its machine loses power, before any of its system calls.
 //!
 //! A test runs a part of itself in another process, which begins with [`other_process`], and looks at what is there
-//! before each call of that process which changes something in its folder ([`each_call`]). A [`Disk`] knows what was
+//! what a crash before each call that changes something in its folder leaves ([`each_crash`]). A [`Disk`] knows what was
 //! synced by then. A killed process leaves the folder as it is. A loss of power leaves, of each file and of each
 //! name, what was last synced or something newer, each for itself: a file's sync does not sync its name, and what
 //! was not synced may be there in part. That is what POSIX promises; file systems promise more.
@@ -28,7 +28,7 @@ const PAGE: usize = 4096;
 pub type Draw<'a> = dyn FnMut(usize) -> usize + 'a;
 
 /// A folder in which somebody writes, and what of it is on the disk.
-pub struct Disk {
+struct Disk {
     root: PathBuf,
     root_number: u64,
     /// By inode: every file that was seen, held open so that its number is not given to another one.
@@ -90,7 +90,7 @@ impl Disk {
     ///
     /// # Errors
     /// The file system failed.
-    pub fn killed(&self, to: &Path) -> Result<()> {
+    fn killed(&self, to: &Path) -> Result<()> {
         copy(&self.root, to)
     }
 
@@ -99,7 +99,7 @@ impl Disk {
     ///
     /// # Errors
     /// The file system failed.
-    pub fn without_power(&self, to: &Path, newer: usize, draw: &mut Draw<'_>) -> Result<()> {
+    fn without_power(&self, to: &Path, newer: usize, draw: &mut Draw<'_>) -> Result<()> {
         let now = folders(&self.root, self.root_number)?;
         self.rebuild(self.root_number, to, &now, newer, draw)
     }
@@ -179,7 +179,7 @@ impl Place {
     }
 }
 
-/// What an ignored test begins with that is the other process of [`each_call`]: its place and argument, or `None` if
+/// What an ignored test begins with that is the other process of [`each_crash`]: its place and argument, or `None` if
 /// somebody runs all tests that are ignored. From here on it works in this thread.
 ///
 /// # Errors
@@ -199,27 +199,21 @@ pub fn seeds() -> std::ops::RangeInclusive<u64> {
     1..=count.unwrap_or(1)
 }
 
-/// One moment in the life of the other process.
-pub struct Moment<'a> {
-    /// The disk as it is.
-    pub disk: &'a Disk,
-    /// A folder that does not exist yet, for what is left; its name tells the call.
-    pub folder: &'a Path,
-    /// What was last [said](Place::say), 0 if nothing was.
-    pub said: u64,
-}
-
-/// Runs `test`, an ignored test of this program, in a process of its own with `argument`, and calls `look` before each
-/// of its system calls that changes something in its folder, which begins empty but for the `folders`. Returns the
-/// number of calls.
+/// Runs `test`, an ignored test of this program, in a process of its own with `argument`. Before each of its system calls
+/// that changes something in its folder, which begins empty but for the `folders`, `check` is given what a kill leaves
+/// there, and what a loss of power may leave: with each number of `newer` as the chance in 100 that something is newer
+/// than what was synced. It is given a folder, whose name tells the call, and the number that was last
+/// [said](Place::say), 0 if none was. Returns the number of calls.
 ///
 /// # Errors
 /// The process failed, or the system does not let it be traced.
-pub fn each_call(
+pub fn each_crash(
     test: &str,
     argument: u64,
     folders: &[&str],
-    look: &mut dyn FnMut(Moment<'_>) -> Result<()>,
+    newer: &[usize],
+    draw: &mut Draw<'_>,
+    check: &mut dyn FnMut(&Path, u64),
 ) -> Result<usize> {
     let memory = Path::new("/dev/shm");
     let folder = if memory.is_dir() { TempDir::new_in(memory)? } else { TempDir::new()? };
@@ -239,9 +233,17 @@ pub fn each_call(
     let mut stdin = process.1.stdin.take().context("no pipe to the other process")?;
     let mut calls = 0;
     let mut before = |call: &str, disk: &Disk| {
-        let folder = place.0.join(format!("{calls}-{call}"));
+        let left = place.0.join(format!("{calls}-{call}"));
         calls += 1;
-        look(Moment { disk, folder: &folder, said: place.said() })
+        disk.killed(&left)?;
+        check(&left, place.said());
+        fs::remove_dir_all(&left)?;
+        for newer in newer {
+            disk.without_power(&left, *newer, draw)?;
+            check(&left, place.said());
+            fs::remove_dir_all(&left)?;
+        }
+        Ok(())
     };
     let thread = Pid::from_raw(thread.parse()?);
     process.0 = Some(thread);

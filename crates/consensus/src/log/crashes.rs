@@ -4,7 +4,7 @@
 use super::*;
 use crate::group::GroupId;
 use bytes::Bytes;
-use quoin_testkit::crashes::{self, Moment};
+use quoin_testkit::crashes;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::path::Path;
@@ -91,10 +91,10 @@ fn states(seed: u64) -> Vec<State> {
     states
 }
 
-fn check_left(seed: u64, states: &[State], moment: &Moment<'_>) {
-    let folder = moment.folder.join("log");
+fn check_left(seed: u64, states: &[State], left: &Path, said: u64) {
+    let (folder, shown) = (left.join("log"), left.display());
     let found = State::of(&open(&folder));
-    let (said, shown) = (moment.said as usize, moment.folder.display());
+    let said = said as usize;
     let may_be = &states[said..states.len().min(said + 2)];
     assert!(may_be.contains(&found), "{shown}: {found:?} is left, not {may_be:?}");
     let log = open(&folder);
@@ -102,27 +102,16 @@ fn check_left(seed: u64, states: &[State], moment: &Moment<'_>) {
     let expected = State::of(&log);
     drop(log);
     assert_eq!(State::of(&open(&folder)), expected, "{shown}: what was written later");
-    std::fs::remove_dir_all(moment.folder).unwrap();
 }
 
 #[test]
 fn a_crash_before_any_system_call_leaves_a_whole_log() {
-    crashes::seeds().for_each(crash_anywhere);
-}
-
-fn crash_anywhere(seed: u64) {
-    let states = states(seed);
-    let mut random = SmallRng::seed_from_u64(seed);
-    let mut look = |moment: Moment<'_>| {
-        moment.disk.killed(moment.folder)?;
-        check_left(seed, &states, &moment);
-        for newer in [0, 50, 50] {
-            moment.disk.without_power(moment.folder, newer, &mut |below| random.random_range(0..below))?;
-            check_left(seed, &states, &moment);
-        }
-        Ok(())
-    };
-    let calls =
-        crashes::each_call("log::crashes::the_process_that_crashes", seed, &["log"], &mut look).unwrap();
-    assert!(calls > 150, "{calls}");
+    for seed in crashes::seeds() {
+        let (states, mut random) = (states(seed), SmallRng::seed_from_u64(seed));
+        let mut draw = |below| random.random_range(0..below);
+        let mut check = |left: &Path, said| check_left(seed, &states, left, said);
+        let test = "log::crashes::the_process_that_crashes";
+        let calls = crashes::each_crash(test, seed, &["log"], &[0, 50, 50], &mut draw, &mut check).unwrap();
+        assert!(calls > 150, "seed {seed}: {calls}");
+    }
 }

@@ -8,7 +8,7 @@ use quoin_core::machines::read_progress;
 use quoin_core::store::Order;
 use quoin_core::store::contract::Random;
 use quoin_core::{Index, Machines, Sequence, Store, Term};
-use quoin_testkit::crashes::{self, Moment};
+use quoin_testkit::crashes;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -107,8 +107,7 @@ fn the_process_that_crashes() {
 
 /// Opens what is left by a crash: it must be the state of an entry not before the one that was said, be fit to go on, and take no more
 /// room than it needs.
-fn check_left(seed: u64, states: &[BTreeMap<Vec<u8>, Bytes>], moment: &Moment<'_>) {
-    let (folder, said) = (moment.folder, moment.said);
+fn check_left(seed: u64, states: &[BTreeMap<Vec<u8>, Bytes>], folder: &Path, said: u64) {
     let root = folder.join("store");
     let stores = StoreFolder::open(&root).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
     let store =
@@ -129,7 +128,6 @@ fn check_left(seed: u64, states: &[BTreeMap<Vec<u8>, Bytes>], moment: &Moment<'_
     assert_eq!(live.len(), 1, "{}", folder.display());
     let tables = std::fs::read_dir(live[0].join("tables")).unwrap().count();
     assert_eq!(tables, store.stats().tables, "{}: files that nothing lists", folder.display());
-    std::fs::remove_dir_all(folder).unwrap();
 }
 
 fn check_state(store: &LsmStore, state: &BTreeMap<Vec<u8>, Bytes>, at: Sequence, folder: &Path) {
@@ -140,21 +138,12 @@ fn check_state(store: &LsmStore, state: &BTreeMap<Vec<u8>, Bytes>, at: Sequence,
 
 #[test]
 fn a_crash_before_any_system_call_leaves_a_whole_store() {
-    crashes::seeds().for_each(crash_anywhere);
-}
-
-fn crash_anywhere(seed: u64) {
-    let states = states(seed);
-    let mut random = Random::new(seed);
-    let mut look = |moment: Moment<'_>| {
-        moment.disk.killed(moment.folder)?;
-        check_left(seed, &states, &moment);
-        let newer = random.below(2) as usize * 50;
-        moment.disk.without_power(moment.folder, newer, &mut |below| random.below(below as u64) as usize)?;
-        check_left(seed, &states, &moment);
-        Ok(())
-    };
-    let test = "tests::crashes::the_process_that_crashes";
-    let calls = crashes::each_call(test, seed, &["store"], &mut look).unwrap();
-    assert!(calls > 200, "seed {seed}: {calls}");
+    for seed in crashes::seeds() {
+        let (states, mut random) = (states(seed), Random::new(seed));
+        let mut draw = |below| random.below(below as u64) as usize;
+        let mut check = |left: &Path, said| check_left(seed, &states, left, said);
+        let test = "tests::crashes::the_process_that_crashes";
+        let calls = crashes::each_crash(test, seed, &["store"], &[0, 50], &mut draw, &mut check).unwrap();
+        assert!(calls > 200, "seed {seed}: {calls}");
+    }
 }
