@@ -4,7 +4,7 @@
 # usage: tests/compat/etcd-gateway/run.sh        QUOIN_BIN and ETCD_BIN (Debian's etcd-server) from the environment
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
-export QUOIN_BIN=${QUOIN_BIN:-$PWD/target/release/quoin}
+export QUOIN_BIN=${QUOIN_BIN:-$PWD/target/release/quoin} PYTHONPATH=tests/compat
 here=tests/compat/etcd-gateway
 if [ -z "${ETCD_BIN:-}" ]; then
     # Unpacked and not installed: a package's service would start on the machine.

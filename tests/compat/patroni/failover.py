@@ -12,7 +12,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -20,21 +19,12 @@ import time
 import psycopg2
 import yaml
 
+from ports import free_ports
+
 PATIENCE_S = 180
 REPLICAS = 3
 # PostgreSQL refuses to run as root.
 USER = "postgres" if os.getuid() == 0 else None
-
-
-def free_ports(count):
-    """Ports that were free a moment ago."""
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 def wait(what, condition):

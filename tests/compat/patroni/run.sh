@@ -5,7 +5,7 @@
 # usage: tests/compat/patroni/run.sh        QUOIN_BIN from the environment
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
-export QUOIN_BIN=${QUOIN_BIN:-$PWD/target/release/quoin}
+export QUOIN_BIN=${QUOIN_BIN:-$PWD/target/release/quoin} PYTHONPATH=tests/compat
 as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi; }
 { command -v patroni && ls -d /usr/lib/postgresql/*/bin/initdb; } >/dev/null 2>&1 ||
     { as_root apt-get -qq update && as_root apt-get -qq install -y --no-install-recommends patroni postgresql; }
