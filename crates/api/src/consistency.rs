@@ -6,6 +6,7 @@
 
 use crate::commands::read;
 use crate::error::Error;
+use quoin_core::Revision;
 use quoin_engine::{Consistency, Engine, ReadView};
 use quoin_proto::quoin::v1 as pb;
 use quoin_proto::quoin::v1::consistency::Level;
@@ -26,6 +27,19 @@ pub(crate) fn of(asked: Option<&pb::Consistency>) -> Consistency {
 /// See [`quoin_engine::ReadError`].
 pub(crate) async fn view(engine: &Engine, asked: Option<&pb::Consistency>) -> Result<ReadView, Error> {
     read(engine, of(asked)).await
+}
+
+/// A view that has `revision` if the cluster has it: this replica may not have applied it yet.
+///
+/// # Errors
+/// It has not, and what the cluster has cannot be confirmed: see [`quoin_engine::ReadError`].
+pub(crate) async fn view_reaching(engine: &Engine, revision: Revision) -> Result<ReadView, Error> {
+    let here = engine.latest();
+    if revision <= here.progress().revision {
+        Ok(here)
+    } else {
+        read(engine, Consistency::Linearizable).await
+    }
 }
 
 /// What a wire asks for that has a flag and no bounds on lag.

@@ -10,10 +10,10 @@
 
 use super::book::Book;
 use super::past::check_past;
+use crate::consistency::view_reaching;
 use crate::error::Error;
 use quoin_core::ledger;
 use quoin_core::{Revision, Stamp};
-use quoin_engine::{Consistency, ReadView};
 use std::fmt;
 use std::str::FromStr;
 
@@ -90,7 +90,7 @@ impl Token {
         {
             return Err(other_history(field, format_args!("cluster {cluster:016x}, and this is {own:016x}")));
         }
-        let view = view_of(book, self.revision).await?;
+        let view = view_reaching(book.engine(), self.revision).await?;
         check_past(view.progress(), self.revision, field)?;
         let Some(Origin { stamp, .. }) = self.origin else { return Ok(()) };
         let here = ledger::recorded_at(view.view(), self.revision)?;
@@ -117,14 +117,8 @@ fn other_history(field: &str, what: impl fmt::Display) -> Error {
 /// It is later, so that the feed would wait for what may never come; or the newest revision cannot be confirmed.
 pub(crate) async fn check_first(book: &Book, first: Revision, field: &str) -> Result<(), Error> {
     let Some(before) = first.0.checked_sub(1) else { return Ok(()) };
-    let view = view_of(book, Revision(before)).await?;
+    let view = view_reaching(book.engine(), Revision(before)).await?;
     if before <= view.progress().revision.0 { Ok(()) } else { check_past(view.progress(), first, field) }
-}
-
-/// A view that has the revision, if there is one: this replica may not have applied it yet.
-async fn view_of(book: &Book, revision: Revision) -> Result<ReadView, Error> {
-    let here = book.engine().latest();
-    if revision <= here.progress().revision { Ok(here) } else { book.view(Consistency::Linearizable).await }
 }
 
 #[cfg(test)]

@@ -9,14 +9,13 @@
 use super::encode::{self, Encoder};
 use super::live::{Batch, Live, interest};
 use super::translate;
-use crate::commands::read;
-use crate::consistency::view;
+use crate::consistency::{view, view_reaching};
 use crate::error::Error;
 use crate::grpc::outbound::{Answers, blocking, send_blocking};
 use quoin_core::route::{self, Members, Scope, Table};
 use quoin_core::{Event, Revision, View};
+use quoin_engine::Engine;
 use quoin_engine::watch::{Hub, WatchEnd, Watcher};
-use quoin_engine::{Consistency, Engine};
 use quoin_proto::Encoded;
 use quoin_proto::quoin::route::v1 as pb;
 use quoin_proto::quoin::route::v1::watch_response::Kind;
@@ -76,11 +75,7 @@ impl Options {
 
 /// Waits until this replica has `revision`.
 async fn check_reached(engine: &Engine, field: &str, revision: u64) -> Result<(), Error> {
-    if engine.latest().progress().revision.0 >= revision {
-        return Ok(());
-    }
-    // It may lag: what the cluster has decides.
-    let newest = read(engine, Consistency::Linearizable).await?.progress().revision.0;
+    let newest = view_reaching(engine, Revision(revision)).await?.progress().revision.0;
     if newest >= revision {
         return Ok(());
     }
