@@ -22,9 +22,20 @@ pub(crate) enum Port {
 
 /// What HTTP/2 clients send first (RFC 9113, section 3.4).
 const PREFACE_BEGINS: &[u8] = b"PRI * HTTP/2";
+/// All of it.
+const PREFACE_BYTES: usize = 24;
+/// Types of frames (RFC 9113, section 6).
+const HEADERS: u8 = 1;
+const SETTINGS: u8 = 4;
+const GO_AWAY: u8 = 7;
+const FRAME_HEADER_BYTES: usize = 9;
+/// More than any client sends before its first request.
+const UNREQUESTED_BYTES_MAX: usize = 16 << 10;
 const HTTP_1: &[u8] = b" HTTP/1.";
 /// How long a client may take to read the answer and to leave.
 const PARTING: Duration = Duration::from_secs(1);
+/// How long a client of HTTP/2 may take until its first request.
+const FIRST_REQUEST: Duration = Duration::from_millis(500);
 
 impl Port {
     fn text(self) -> &'static str {
@@ -62,13 +73,42 @@ impl Port {
     /// Answers a client that began with `bytes`, whatever becomes of the connection's owner. Call within a runtime.
     pub(crate) fn turn_away(self, stream: &TcpStream, bytes: &[u8]) {
         let Some(answer) = self.answer(bytes) else { return };
+        let http2 = bytes.starts_with(PREFACE_BEGINS).then(|| bytes.to_vec());
         // A second handle: the first one ends with its owner.
         let second = stream.as_fd().try_clone_to_owned().map(std::net::TcpStream::from);
-        if let Ok(second) = second.and_then(TcpStream::from_std) {
+        if let Ok(mut second) = second.and_then(TcpStream::from_std) {
             // A client that does not take it learns nothing; the connection ends either way.
-            tokio::spawn(async move { timeout(PARTING, part(second, answer)).await });
+            tokio::spawn(async move {
+                if let Some(read) = http2 {
+                    // The answer comes without a request too.
+                    let _ = timeout(FIRST_REQUEST, first_request(&mut second, read)).await;
+                }
+                timeout(PARTING, part(second, answer)).await
+            });
         }
     }
+}
+
+/// Sends a server's preface and waits for the first request: clients show the text of GOAWAY with a request that is
+/// under way, and without one only say that the connection was closed. `read` are the client's first bytes.
+async fn first_request(stream: &mut TcpStream, mut read: Vec<u8>) -> io::Result<()> {
+    stream.write_all(&frame(SETTINGS, b"")).await?;
+    while read.len() < UNREQUESTED_BYTES_MAX && !has_headers(&read) && stream.read_buf(&mut read).await? > 0 {
+    }
+    Ok(())
+}
+
+/// Whether HEADERS begin in what a client of HTTP/2 sent from its preface on.
+fn has_headers(sent: &[u8]) -> bool {
+    let mut frames = sent.get(PREFACE_BYTES..).unwrap_or_default();
+    while let [a, b, c, kind, ..] = frames {
+        if *kind == HEADERS {
+            return true;
+        }
+        let length = u32::from_be_bytes([0, *a, *b, *c]) as usize;
+        frames = frames.get(FRAME_HEADER_BYTES + length..).unwrap_or_default();
+    }
+    false
 }
 
 /// Sends the answer, and takes what the client still sends: what is left unread makes the system reset the connection,
@@ -94,16 +134,17 @@ fn bad_request(text: &str) -> Vec<u8> {
     .into_bytes()
 }
 
-/// A server's preface, and GOAWAY with a text that gRPC's clients show.
+/// GOAWAY with a text that gRPC's clients show.
 fn go_away(text: &str) -> Vec<u8> {
     const HTTP_1_1_REQUIRED: u32 = 0xd;
-    let mut out = b"\0\0\0\x04\0\0\0\0\0".to_vec();
-    let length = 8 + text.len() as u32;
-    out.extend_from_slice(&length.to_be_bytes()[1..]);
-    out.extend_from_slice(b"\x07\0\0\0\0\0\0\0\0\0");
-    out.extend_from_slice(&HTTP_1_1_REQUIRED.to_be_bytes());
-    out.extend_from_slice(text.as_bytes());
-    out
+    let last_stream = [0; 4];
+    frame(GO_AWAY, &[&last_stream, &HTTP_1_1_REQUIRED.to_be_bytes(), text.as_bytes()].concat())
+}
+
+/// A frame of the whole connection, without flags.
+fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
+    let [_, a, b, c] = (payload.len() as u32).to_be_bytes();
+    [&[a, b, c, kind, 0, 0, 0, 0, 0], payload].concat()
 }
 
 #[cfg(test)]
@@ -128,20 +169,44 @@ mod tests {
         assert_eq!(said(Port::Client, b"\x16\x03\x01\x02"), None);
     }
 
-    /// Read by a gRPC client, whose user saw frames that could not be decoded.
-    #[tokio::test]
-    async fn a_grpc_client_is_told_the_port() {
+    /// Turns one connection away as the port for Redis's protocol does.
+    async fn turned_away() -> std::net::SocketAddr {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
+        let address = listener.local_addr().unwrap();
         tokio::spawn(async move {
             let (mut stream, _) = listener.accept().await.unwrap();
-            let mut bytes = [0; 24];
+            let mut bytes = [0; PREFACE_BYTES];
             stream.read_exact(&mut bytes).await.unwrap();
             Port::Resp.turn_away(&stream, &bytes);
         });
+        address
+    }
+
+    /// Read by a gRPC client, whose user saw frames that could not be decoded.
+    #[tokio::test]
+    async fn a_grpc_client_is_told_the_port() {
+        let url = format!("http://{}", turned_away().await);
         let channel = tonic::transport::Endpoint::from_shared(url).unwrap().connect_lazy();
         let mut client = quoin_proto::etcdserverpb::kv_client::KvClient::new(channel);
         let status = client.range(quoin_proto::etcdserverpb::RangeRequest::default()).await.unwrap_err();
         assert!(format!("{status:?}").contains("Quoin's port for Redis's protocol"), "{status:?}");
+    }
+
+    /// The client whose request began after GOAWAY came only saw a closed connection.
+    #[tokio::test]
+    async fn a_grpc_client_is_told_when_its_first_request_is_under_way() {
+        let mut client = TcpStream::connect(turned_away().await).await.unwrap();
+        client
+            .write_all(&[b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &frame(SETTINGS, b"")[..]].concat())
+            .await
+            .unwrap();
+        let mut read = [0; 64];
+        let settings = client.read(&mut read).await.unwrap();
+        assert_eq!(read[..settings], frame(SETTINGS, b""));
+        let early = timeout(FIRST_REQUEST / 4, client.read(&mut read)).await;
+        assert!(early.is_err(), "before a request: {early:?}");
+        client.write_all(&frame(HEADERS, b"")).await.unwrap();
+        let said = client.read(&mut read).await.unwrap();
+        assert!(said > FRAME_HEADER_BYTES && read[3] == GO_AWAY, "{:?}", &read[..said]);
     }
 }
