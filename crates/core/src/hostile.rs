@@ -255,8 +255,8 @@ fn route_operation(random: &mut Random) -> route::Operation {
         let ip = [[10, 0, 0, random.below(3) as u8]; 1][0].into();
         route::RuleKey { vni: random.below(3) as u32, ip }
     };
-    match random.below(7) {
-        0 | 1 => {
+    match random.below(8) {
+        which @ (0 | 1 | 7) => {
             let (mut packed, mut scratch) = (Vec::new(), Vec::new());
             for _ in 0..random.below(4) {
                 let group = bytes(random).slice(..);
@@ -272,7 +272,20 @@ fn route_operation(random: &mut Random) -> route::Operation {
                 };
                 route::pack_rule(&mut packed, &rule, &mut scratch);
             }
-            route::Operation::Put(packed.into())
+            if which != 7 {
+                return route::Operation::Put(packed.into());
+            }
+            let mut conditions = Vec::new();
+            for _ in 0..random.below(3) {
+                let condition = route::Condition { key: key(random), revision: number(random) };
+                route::pack_condition(&mut conditions, &condition, &mut scratch);
+            }
+            let deletes = route::pack_keys(&[key(random), key(random)]);
+            route::Operation::Write(route::Write {
+                puts: packed.into(),
+                deletes,
+                conditions: conditions.into(),
+            })
         }
         2 => route::Operation::Delete(route::pack_keys(&[key(random), key(random)])),
         3 => route::Operation::DeleteMany(route::DeleteMany {

@@ -12,7 +12,9 @@
 //! - `etcdserver: request timed out`: only from MoveLeader; the leader may have moved.
 //! - `quoin: ...`: a read, or a request that reached nobody; nothing was done.
 
-use super::{Error, Kind, Known};
+use super::{Detailed, Error, Kind, Known};
+use prost::Message;
+use prost_types::Any;
 use quoin_engine::{ProposeError, ReadError};
 use tonic::{Code, Status};
 
@@ -23,6 +25,7 @@ impl From<Error> for Status {
             Error::Propose(error) => propose(error),
             Error::Read(error) => read(error),
             Error::Refused(kind, text) => ours(kind.into(), &text),
+            Error::Detailed(refusal) => detailed(&refusal),
             Error::Fault(text) => ours(Code::Internal, &text),
             Error::ClientStream(status) => *status,
         }
@@ -32,6 +35,29 @@ impl From<Error> for Status {
 /// A status that etcd does not have. Its text says whose it is.
 fn ours(code: Code, text: &str) -> Status {
     Status::new(code, format!("quoin: {text}"))
+}
+
+/// A status with details, as `grpc-status-details-bin` has them: a `google.rpc.Status`.
+fn detailed(refusal: &Detailed) -> Status {
+    let status = ours(refusal.kind.into(), &refusal.text);
+    let type_url = format!("type.googleapis.com/{}", refusal.name);
+    let details = RichStatus {
+        code: status.code().into(),
+        message: status.message().to_owned(),
+        details: vec![Any { type_url, value: refusal.message.clone() }],
+    };
+    Status::with_details(status.code(), status.message(), details.encode_to_vec().into())
+}
+
+/// `google.rpc.Status`.
+#[derive(Clone, PartialEq, Message)]
+struct RichStatus {
+    #[prost(int32, tag = "1")]
+    code: i32,
+    #[prost(string, tag = "2")]
+    message: String,
+    #[prost(message, repeated, tag = "3")]
+    details: Vec<Any>,
 }
 
 fn propose(error: ProposeError) -> Status {

@@ -16,6 +16,7 @@ mod resp;
 pub(crate) use etcd::Known;
 pub(crate) use kind::Kind;
 
+use prost::Name;
 use quoin_core::StoreError;
 use quoin_core::history::Unavailable;
 use quoin_engine::watch::WatchEnd;
@@ -38,6 +39,9 @@ pub(crate) enum Error {
     /// The request is wrong, or the state does not allow it. Nothing was done.
     #[error("{1}")]
     Refused(Kind, String),
+    /// As [`Self::Refused`], with what a program needs to know of it.
+    #[error("{}", .0.text)]
+    Detailed(Box<Detailed>),
     /// This node has a fault. It was logged.
     #[error("{0}")]
     Fault(String),
@@ -46,7 +50,24 @@ pub(crate) enum Error {
     ClientStream(Box<tonic::Status>),
 }
 
+/// A refusal with a message of details, which gRPC's status carries.
+#[derive(Clone, Debug)]
+pub(crate) struct Detailed {
+    pub(crate) kind: Kind,
+    pub(crate) text: String,
+    /// The full name of the message's type.
+    pub(crate) name: String,
+    /// The encoded message.
+    pub(crate) message: Vec<u8>,
+}
+
 impl Error {
+    /// A refusal with details.
+    pub(crate) fn detailed(kind: Kind, problem: impl Display, details: &impl Name) -> Self {
+        let (text, message) = (problem.to_string(), details.encode_to_vec());
+        Self::Detailed(Box::new(Detailed { kind, text, name: full_name(details), message }))
+    }
+
     /// The request breaks a rule that etcd does not have.
     pub(crate) fn invalid(problem: impl Display) -> Self {
         Self::Refused(Kind::InvalidArgument, problem.to_string())
@@ -102,6 +123,10 @@ impl Error {
         );
         Self::Refused(Kind::ResourceExhausted, text)
     }
+}
+
+fn full_name<M: Name>(_: &M) -> String {
+    M::full_name()
 }
 
 impl From<tonic::Status> for Error {

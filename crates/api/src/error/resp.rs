@@ -25,6 +25,7 @@ impl Error {
             Self::Refused(Kind::Aborted, text) => format!("BUSY {text}"),
             Self::Refused(Kind::Unavailable, text) => format!("TRYAGAIN {text}"),
             Self::Refused(_, text) => format!("ERR {text}"),
+            Self::Detailed(refusal) => Self::Refused(refusal.kind, refusal.text.clone()).resp(),
             Self::Fault(text) => format!("FAULT this node has a fault: {text}"),
             Self::ClientStream(status) => format!("ERR {}", plain(status.message())),
         }

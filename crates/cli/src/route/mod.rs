@@ -1,6 +1,6 @@
 //! `quoin route`: rules by (VNI, IP) from the shell.
 //!
-//! `rules.rs` reads and writes them, `load.rs` writes files of them (`text.rs` is how they look there),
+//! `rules.rs` reads and writes them, `write.rs` several at once, `load.rs` writes files of them (`text.rs` is how they look there),
 //! `watch.rs` follows changes, `nodes.rs` lists hosts. `agent.rs` keeps a host's copy (`copy.rs`) up to date
 //! and puts it into effect (`sink.rs`, `linux.rs`).
 
@@ -14,6 +14,7 @@ mod rules;
 mod sink;
 mod text;
 mod watch;
+mod write;
 
 use crate::connection::{Connection, Read};
 use anyhow::Result;
@@ -31,6 +32,8 @@ pub(crate) enum Route {
     List(rules::List),
     /// Delete rules, or all rules of a group or a network
     Delete(rules::Delete),
+    /// Write and delete rules at one revision, if conditions hold
+    Write(write::Write),
     /// Show changes of groups, networks or nodes until Ctrl-C
     Watch(watch::Watch),
     /// Write a file of rules: CSV with a header line, or JSON lines
@@ -53,6 +56,7 @@ pub(crate) async fn run(route: Route) -> Result<ExitCode> {
         Route::Get(get) => rules::get(get).await,
         Route::List(list) => rules::list(list).await,
         Route::Delete(delete) => rules::delete(delete).await,
+        Route::Write(write) => write::run(write).await,
         Route::Watch(watch) => watch::watch(watch).await,
         Route::Load(load) => load::run(load).await,
         Route::Nodes { read, connection } => nodes::nodes(read, &connection).await,

@@ -35,6 +35,9 @@ pub(crate) struct Put {
     /// Text to keep with the rule
     #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
     user_data: String,
+    /// Only if the rule is at this revision; 0: only if it does not exist
+    #[arg(long, value_name = "REVISION")]
+    if_revision: Option<i64>,
     #[command(flatten)]
     connection: Connection,
 }
@@ -92,6 +95,9 @@ pub(crate) struct Delete {
     /// Delete all rules of this network
     #[arg(long)]
     vni: Option<u32>,
+    /// Only if all the given rules are at this revision
+    #[arg(long, value_name = "REVISION", requires = "keys")]
+    if_revision: Option<i64>,
     #[command(flatten)]
     connection: Connection,
 }
@@ -109,10 +115,25 @@ pub(super) async fn put(request: Put) -> Result<ExitCode> {
         user_data: request.user_data.into(),
     };
     let mut routes = client(request.connection.any().await?);
-    let reply = routes.put(pb::PutRequest { rules: vec![rule], each_for_itself: false }).await?.into_inner();
-    request
-        .connection
-        .say(&json!({ "revision": reply.revision }), &format!("written at revision {}", reply.revision))
+    let revision = match request.if_revision {
+        None => {
+            routes
+                .put(pb::PutRequest { rules: vec![rule], each_for_itself: false })
+                .await?
+                .into_inner()
+                .revision
+        }
+        Some(wanted) => {
+            let conditions = conditions(&[pb::RuleKey { vni, ip: rule.ip.clone() }], wanted);
+            let write = pb::WriteRequest { puts: vec![rule], conditions, ..pb::WriteRequest::default() };
+            routes.write(write).await?.into_inner().revision
+        }
+    };
+    request.connection.say(&json!({ "revision": revision }), &format!("written at revision {revision}"))
+}
+
+fn conditions(keys: &[pb::RuleKey], revision: i64) -> Vec<pb::Condition> {
+    keys.iter().map(|key| pb::Condition { key: Some(key.clone()), revision }).collect()
 }
 
 pub(super) async fn get(get: Get) -> Result<ExitCode> {
@@ -190,7 +211,7 @@ fn show(rules: &[pb::Rule], connection: &Connection) -> Result<()> {
 }
 
 pub(super) async fn delete(delete: Delete) -> Result<ExitCode> {
-    let Delete { keys, group, vni, connection } = delete;
+    let Delete { keys, group, vni, if_revision, connection } = delete;
     ensure!(!keys.is_empty() || group.is_some() || vni.is_some(), "give VNI/IP, --group or --vni");
     let keys = keys.iter().map(|key| parse_key(key)).collect::<Result<Vec<_>>>()?;
     let all_of = match (group, vni) {
@@ -199,7 +220,14 @@ pub(super) async fn delete(delete: Delete) -> Result<ExitCode> {
         (None, None) => None,
     };
     let mut routes = client(connection.any().await?);
-    let deleted = routes.delete(pb::DeleteRequest { keys, all_of }).await?.into_inner().deleted;
+    let deleted = match if_revision {
+        None => routes.delete(pb::DeleteRequest { keys, all_of }).await?.into_inner().deleted,
+        Some(wanted) => {
+            let conditions = conditions(&keys, wanted);
+            let write = pb::WriteRequest { deletes: keys, conditions, ..pb::WriteRequest::default() };
+            routes.write(write).await?.into_inner().deleted
+        }
+    };
     let rules = if deleted == 1 { "rule" } else { "rules" };
     connection.say(&json!({ "deleted": deleted }), &format!("deleted {deleted} {rules}"))
 }

@@ -87,6 +87,20 @@ fn unhex(text: &str) -> Option<Vec<u8>> {
     (0..text.len()).step_by(2).map(|at| u8::from_str_radix(text.get(at..at + 2)?, 16).ok()).collect()
 }
 
+/// A rule's key in a file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct KeyText {
+    vni: u32,
+    ip: String,
+}
+
+impl From<KeyText> for pb::RuleKey {
+    fn from(KeyText { vni, ip }: KeyText) -> Self {
+        Self { vni, ip }
+    }
+}
+
 /// A change, as JSON.
 pub(super) fn event_json(event: &pb::Event) -> Value {
     let revision = event.revision;

@@ -5,7 +5,7 @@
 
 use super::rule::{Rule, RuleKey};
 use crate::charge::Costs;
-use crate::codec::{CommandMessage, Malformed, Reader, put_bytes};
+use crate::codec::{CommandMessage, Malformed, Reader, put_bytes, put_varint};
 use bytes::Bytes;
 use prost::Message;
 
@@ -13,7 +13,7 @@ use prost::Message;
 #[derive(Clone, PartialEq, Message)]
 pub struct Command {
     /// Which operation.
-    #[prost(oneof = "Operation", tags = "1, 2, 3, 4, 5, 6")]
+    #[prost(oneof = "Operation", tags = "1, 2, 3, 4, 5, 6, 7")]
     pub operation: Option<Operation>,
 }
 
@@ -38,6 +38,9 @@ pub enum Operation {
     /// Report that a node is alive.
     #[prost(message, tag = "6")]
     Heartbeat(Heartbeat),
+    /// Write and delete rules, all at one revision, if conditions hold.
+    #[prost(message, tag = "7")]
+    Write(Write),
 }
 
 impl CommandMessage for Command {
@@ -49,6 +52,30 @@ impl Operation {
     pub(crate) fn into_bytes(self) -> Bytes {
         Command { operation: Some(self) }.encode_to_vec().into()
     }
+}
+
+/// Writes and deletes rules at one revision if all conditions hold, and does nothing otherwise. Callers must not
+/// write or delete a key twice.
+#[derive(Clone, PartialEq, Message)]
+pub struct Write {
+    /// The rules to write, packed by [`pack_rule`].
+    #[prost(bytes = "bytes", tag = "1")]
+    pub puts: Bytes,
+    /// The keys to delete, packed by [`pack_keys`].
+    #[prost(bytes = "bytes", tag = "2")]
+    pub deletes: Bytes,
+    /// What must hold before, packed by [`pack_condition`].
+    #[prost(bytes = "bytes", tag = "3")]
+    pub conditions: Bytes,
+}
+
+/// The revision at which a rule must be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Condition {
+    /// The rule.
+    pub key: RuleKey,
+    /// The revision of its last write; 0 if it must not exist.
+    pub revision: u64,
 }
 
 /// Deletes up to `limit` rules, in key order.
@@ -141,6 +168,12 @@ pub fn pack_rule(out: &mut Vec<u8>, rule: &Rule, scratch: &mut Vec<u8>) {
     put_bytes(out, scratch);
 }
 
+/// Appends a condition, packed: the key as in [`pack_keys`], varint revision.
+pub fn pack_condition(out: &mut Vec<u8>, condition: &Condition, scratch: &mut Vec<u8>) {
+    pack_key(out, &condition.key, scratch);
+    put_varint(out, condition.revision);
+}
+
 /// Packs rule keys: each after one byte of length.
 pub fn pack_keys<'a>(keys: impl IntoIterator<Item = &'a RuleKey>) -> Bytes {
     let (mut out, mut scratch) = (Vec::new(), Vec::new());
@@ -185,8 +218,45 @@ pub(super) fn unpack_keys(packed: Bytes) -> Result<Vec<(RuleKey, Bytes)>, Malfor
     Ok(keys)
 }
 
+/// Unpacks conditions.
+pub(super) fn unpack_conditions(packed: Bytes) -> Result<Vec<Condition>, Malformed> {
+    let mut reader = Reader::new(packed, "packed conditions");
+    let mut conditions = Vec::new();
+    while !reader.is_empty() {
+        let (key, _) = unpack_key(&mut reader)?;
+        conditions.push(Condition { key, revision: reader.varint()? });
+    }
+    Ok(conditions)
+}
+
 fn unpack_key(reader: &mut Reader) -> Result<(RuleKey, Bytes), Malformed> {
     let length = reader.byte()?;
     let bytes = reader.take(length.into())?;
     Ok((RuleKey::decode(&bytes)?, bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bytes_of_a_write_are_pinned() {
+        let key = |last| RuleKey { vni: 5, ip: [10, 0, 0, last].into() };
+        let (mac, host_ip, host_mac, user_data) = (None, None, None, Bytes::new());
+        let rule = Rule { key: key(1), mac, host_ip, host_mac, group: "g".into(), revision: 0, user_data };
+        let (mut puts, mut conditions, mut scratch) = (Vec::new(), Vec::new(), Vec::new());
+        pack_rule(&mut puts, &rule, &mut scratch);
+        pack_condition(&mut conditions, &Condition { key: key(3), revision: 300 }, &mut scratch);
+        let write = Write { puts: puts.into(), deletes: pack_keys(&[key(2)]), conditions: conditions.into() };
+        let golden = b"\x3a\x27\
+            \x0a\x0d\x08\0\0\x05\x04\x0a\0\0\x01\x03\0\x01g\
+            \x12\x09\x08\0\0\x05\x04\x0a\0\0\x02\
+            \x1a\x0b\x08\0\0\x05\x04\x0a\0\0\x03\xac\x02";
+        assert_eq!(&Operation::Write(write.clone()).into_bytes()[..], golden);
+        let unpacked = unpack_conditions(write.conditions.clone());
+        assert_eq!(unpacked, Ok(vec![Condition { key: key(3), revision: 300 }]));
+        for length in 1..write.conditions.len() {
+            assert!(unpack_conditions(write.conditions.slice(..length)).is_err(), "cut at {length}");
+        }
+    }
 }

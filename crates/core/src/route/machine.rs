@@ -8,12 +8,13 @@
 //! node's deadline of then.
 
 use super::command::{
-    Command, DeleteMany, DeleteObject, Heartbeat, ObjectKind, Operation, PutObject, unpack_keys, unpack_rules,
+    Command, Condition, DeleteMany, DeleteObject, Heartbeat, ObjectKind, Operation, Packed, PutObject, Write,
+    unpack_conditions, unpack_keys, unpack_rules,
 };
 use super::record::{self, LastHeartbeat, Status};
 use super::reply::{Refusal, Reply, Response};
 use super::rule::{RuleKey, VNI_MAX, encode_record, group_in_body, group_of, revision_of};
-use super::table::Table;
+use super::table::{Rules, Table};
 use crate::codec::decode_command;
 use crate::expiry::{Expiry, ExpiryIndex};
 use crate::store::{StoreError, View, prefix_end};
@@ -68,8 +69,18 @@ impl Machine {
 
     fn perform(&mut self, tx: &mut Tx<'_>, operation: Operation) -> Done<Response> {
         match operation {
-            Operation::Put(packed) => Ok(self.put(tx, packed)),
-            Operation::Delete(packed) => Ok(self.delete(tx, packed)),
+            Operation::Put(puts) => {
+                let wrote = self.write(tx, Write { puts, ..Write::default() });
+                Ok(wrote.map(|(written, _)| Response::Written(written)))
+            }
+            Operation::Delete(deletes) => {
+                let wrote = self.write(tx, Write { deletes, ..Write::default() });
+                Ok(wrote.map(|(_, count)| Response::Deleted { count, more: false }))
+            }
+            Operation::Write(write) => {
+                let wrote = self.write(tx, write);
+                Ok(wrote.map(|(written, deleted)| Response::Wrote { written, deleted }))
+            }
             Operation::DeleteMany(request) => {
                 let limit = request.limit.min(DELETED_MAX);
                 self.delete_many(tx, &DeleteMany { limit, ..request })
@@ -80,52 +91,19 @@ impl Machine {
         }
     }
 
-    fn put(&self, tx: &mut Tx<'_>, packed: Bytes) -> Result<Response, Refusal> {
-        let rules = unpack_rules(packed).map_err(|_| Refusal::Malformed)?;
-        let revision = tx.next_revision().0;
+    /// Writes and deletes rules if the conditions hold; returns how many of each.
+    fn write(&self, tx: &mut Tx<'_>, write: Write) -> Result<(u64, u64), Refusal> {
+        let malformed = |_| Refusal::Malformed;
+        let puts = unpack_rules(write.puts).map_err(malformed)?;
+        let deletes = unpack_keys(write.deletes).map_err(malformed)?;
+        let conditions = unpack_conditions(write.conditions).map_err(malformed)?;
+        // Readers see all of a command, or nothing.
         let mut table = self.table.change();
-        let mut written = 0;
-        for (key, (key_bytes, body)) in rules {
-            if table.get(&key).is_some_and(|old| revision_of(old) == revision) {
-                // A key twice in one command, which adapters refuse: the first write stands.
-                continue;
-            }
-            let record = encode_record(revision, &body);
-            let group = group_in_body(&body).expect("checked when unpacked");
-            let store_key = record::rule_key(&key_bytes);
-            if let Some(old) = table.insert(key, group, record[..].into()) {
-                let old_group = group_of(&old).expect("checked when written");
-                if old_group != group {
-                    tx.change_also_known_as(record::group_key(old_group, &key_bytes), &store_key, None);
-                }
-            }
-            tx.change(store_key.clone(), Some(record.clone()));
-            tx.change_also_known_as(record::group_key(group, &key_bytes), &store_key, Some(record));
-            written += 1;
-        }
+        check(&table, &conditions)?;
+        let written = put_rules(tx, &mut table, puts);
+        let deleted = delete_rules(tx, &mut table, deletes.into_iter());
         table.set_revision(tx.revision());
-        Ok(Response::Written(written))
-    }
-
-    fn delete(&self, tx: &mut Tx<'_>, packed: Bytes) -> Result<Response, Refusal> {
-        let keys = unpack_keys(packed).map_err(|_| Refusal::Malformed)?;
-        let count = self.remove(tx, keys.into_iter());
-        Ok(Response::Deleted { count, more: false })
-    }
-
-    fn remove(&self, tx: &mut Tx<'_>, keys: impl Iterator<Item = (RuleKey, Bytes)>) -> u64 {
-        let mut table = self.table.change();
-        let mut count = 0;
-        for (key, key_bytes) in keys {
-            let Some(old) = table.remove(&key) else { continue };
-            let group = group_of(&old).expect("checked when written");
-            let store_key = record::rule_key(&key_bytes);
-            tx.change(store_key.clone(), None);
-            tx.change_also_known_as(record::group_key(group, &key_bytes), &store_key, None);
-            count += 1;
-        }
-        table.set_revision(tx.revision());
-        count
+        Ok((written, deleted))
     }
 
     fn delete_many(&self, tx: &mut Tx<'_>, request: &DeleteMany) -> Done<Response> {
@@ -141,7 +119,9 @@ impl Machine {
             key.encode_into(&mut bytes);
             (key, bytes.into())
         });
-        let count = self.remove(tx, keys);
+        let mut table = self.table.change();
+        let count = delete_rules(tx, &mut table, keys);
+        table.set_revision(tx.revision());
         Ok(Ok(Response::Deleted { count, more }))
     }
 
@@ -236,6 +216,61 @@ impl Machine {
         }
         Ok(())
     }
+}
+
+/// Refuses if a condition does not hold.
+fn check(table: &Rules, conditions: &[Condition]) -> Result<(), Refusal> {
+    for (place, Condition { key, revision: wanted }) in conditions.iter().enumerate() {
+        let found = table.get(key).map_or(0, |record| revision_of(record));
+        if found != *wanted {
+            return Err(Refusal::Condition { place, key: *key, wanted: *wanted, found });
+        }
+    }
+    Ok(())
+}
+
+/// Writes rules; returns how many.
+fn put_rules(tx: &mut Tx<'_>, table: &mut Rules, rules: Vec<(RuleKey, Packed)>) -> u64 {
+    let revision = tx.next_revision().0;
+    let mut written = 0;
+    for (key, (key_bytes, body)) in rules {
+        if table.get(&key).is_some_and(|old| revision_of(old) == revision) {
+            // A key twice in one command, which adapters refuse: the first write stands.
+            continue;
+        }
+        let record = encode_record(revision, &body);
+        let group = group_in_body(&body).expect("checked when unpacked");
+        let store_key = record::rule_key(&key_bytes);
+        if let Some(old) = table.insert(key, group, record[..].into()) {
+            let old_group = group_of(&old).expect("checked when written");
+            if old_group != group {
+                tx.change_also_known_as(record::group_key(old_group, &key_bytes), &store_key, None);
+            }
+        }
+        tx.change(store_key.clone(), Some(record.clone()));
+        tx.change_also_known_as(record::group_key(group, &key_bytes), &store_key, Some(record));
+        written += 1;
+    }
+    written
+}
+
+/// Deletes rules; returns how many there were.
+fn delete_rules(tx: &mut Tx<'_>, table: &mut Rules, keys: impl Iterator<Item = (RuleKey, Bytes)>) -> u64 {
+    let revision = tx.next_revision().0;
+    let mut count = 0;
+    for (key, key_bytes) in keys {
+        if table.get(&key).is_some_and(|rule| revision_of(rule) == revision) {
+            // Written and deleted in one command, which adapters refuse: the write stands.
+            continue;
+        }
+        let Some(old) = table.remove(&key) else { continue };
+        let group = group_of(&old).expect("checked when written");
+        let store_key = record::rule_key(&key_bytes);
+        tx.change(store_key.clone(), None);
+        tx.change_also_known_as(record::group_key(group, &key_bytes), &store_key, None);
+        count += 1;
+    }
+    count
 }
 
 /// As [`Machine::old_members`], for a network.

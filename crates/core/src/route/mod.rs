@@ -18,7 +18,8 @@ pub(crate) mod script;
 mod table;
 
 pub use command::{
-    Command, DeleteMany, DeleteObject, Heartbeat, ObjectKind, Operation, PutObject, pack_keys, pack_rule,
+    Command, Condition, DeleteMany, DeleteObject, Heartbeat, ObjectKind, Operation, PutObject, Write,
+    pack_condition, pack_keys, pack_rule,
 };
 pub use machine::Machine;
 pub use query::{Scope, changed, node_statuses, object, objects, rule, rules};

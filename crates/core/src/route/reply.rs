@@ -27,6 +27,13 @@ pub enum Response {
         /// The limit was reached: there are more to delete.
         more: bool,
     },
+    /// Rules were written and deleted at one revision.
+    Wrote {
+        /// How many were written.
+        written: u64,
+        /// How many were deleted.
+        deleted: u64,
+    },
     /// Done.
     Done,
 }
@@ -44,9 +51,29 @@ pub enum Refusal {
         /// Bytes of the name.
         bytes: usize,
     },
+    /// A rule is not at the revision at which it must be.
+    #[error("{key} {}, and must {}; nothing was done", is_at(*found), be_at(*wanted))]
+    Condition {
+        /// The place of the first condition that does not hold, of those in the command.
+        place: usize,
+        /// The rule.
+        key: RuleKey,
+        /// The revision at which it must be; 0 if it must not exist.
+        wanted: u64,
+        /// The revision at which it is; 0 if it does not exist.
+        found: u64,
+    },
     /// The bytes are not a command of this version.
     #[error("malformed command")]
     Malformed,
+}
+
+fn is_at(revision: u64) -> String {
+    if revision == 0 { "does not exist".to_owned() } else { format!("is at revision {revision}") }
+}
+
+fn be_at(revision: u64) -> String {
+    if revision == 0 { "not exist".to_owned() } else { format!("be at revision {revision}") }
 }
 
 /// An object.

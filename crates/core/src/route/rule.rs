@@ -76,6 +76,12 @@ pub struct RuleRef<'a> {
     pub user_data: &'a [u8],
 }
 
+impl std::fmt::Display for RuleKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.vni, self.ip)
+    }
+}
+
 impl RuleKey {
     /// Appends the encoded key.
     pub fn encode_into(&self, out: &mut Vec<u8>) {

@@ -3,6 +3,7 @@
 //! ```text
 //! put VNI IP GROUP [mac=M] [host=IP] [data=TEXT]; ...
 //! raw-put TEXT (as packed rules)
+//! write [if VNI IP REVISION] ; [put RULE] ; [del VNI IP] ; ... (a rule as after put)
 //! del VNI IP; ...   del-group GROUP LIMIT [not-after=REVISION]   del-vni VNI LIMIT   get VNI IP [rev=N]
 //! list group=NAME|vni=N [rev=N] [after=VNI,IP] [limit=N]
 //! object KIND NAME TEXT   del-object KIND NAME   objects KIND   beat NODE TTL_MS REVISION   nodes
@@ -12,13 +13,14 @@
 #![allow(clippy::unwrap_used, reason = "test code, which other crates' tests run too")]
 
 use super::{
-    Changed, DeleteMany, DeleteObject, Heartbeat, ObjectKind, Operation, PutObject, Reply, Rule, RuleKey,
-    Scope, changed, node_statuses, objects, pack_keys, pack_rule, rule, rules,
+    Changed, Condition, DeleteMany, DeleteObject, Heartbeat, ObjectKind, Operation, PutObject, Reply, Rule,
+    RuleKey, Scope, Write, changed, node_statuses, objects, pack_condition, pack_keys, pack_rule, rule,
+    rules,
 };
 use crate::golden::{Line, Vocabulary, World, number};
 use crate::{Event, Revision};
 use bytes::Bytes;
-use std::fmt::Write;
+use std::fmt::Write as _;
 
 pub(crate) const VOCABULARY: Vocabulary = Vocabulary { face: "route", run, show_event };
 
@@ -36,6 +38,7 @@ fn run(world: &mut World<'_>, line: &Line<'_>) -> bool {
             let keys: Vec<RuleKey> = rest.split(';').map(parse_key).collect();
             apply(world, Operation::Delete(pack_keys(&keys)));
         }
+        "write" => apply(world, Operation::Write(parse_write(rest))),
         "raw-put" => apply(world, Operation::Put(bytes(rest))),
         "del-group" | "del-vni" => {
             let group = (*name == "del-group").then(|| bytes(words[0]));
@@ -163,6 +166,23 @@ fn parse_key(text: &str) -> RuleKey {
     let mut words = text.split_whitespace();
     let vni = number(words.next().unwrap());
     RuleKey { vni, ip: words.next().unwrap().parse().unwrap() }
+}
+
+fn parse_write(text: &str) -> Write {
+    let (mut puts, mut keys, mut conditions, mut scratch) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for part in text.split(';') {
+        match part.trim().split_once(' ').unwrap() {
+            ("put", rule) => pack_rule(&mut puts, &parse_rule(rule), &mut scratch),
+            ("del", key) => keys.push(parse_key(key)),
+            ("if", condition) => {
+                let (key, revision) = condition.rsplit_once(' ').unwrap();
+                let condition = Condition { key: parse_key(key), revision: number(revision) };
+                pack_condition(&mut conditions, &condition, &mut scratch);
+            }
+            other => panic!("unknown part {other:?}"),
+        }
+    }
+    Write { puts: puts.into(), deletes: pack_keys(&keys), conditions: conditions.into() }
 }
 
 fn parse_rule(text: &str) -> Rule {

@@ -1,10 +1,11 @@
-//! `quoin.route.v1`: rules by (VNI, IP). `write.rs` writes them, `lookup.rs` and `list.rs` read them,
+//! `quoin.route.v1`: rules by (VNI, IP). `write.rs` and `batch.rs` write them, `lookup.rs` and `list.rs` read them,
 //! `objects.rs` has the objects and nodes around them. A watch is a `feed.rs`, which shares its live events
 //! with others through `live.rs`. `translate.rs` and `text.rs` read what clients send, `encode.rs` writes
 //! what they get most.
 //!
 //! Deliberately absent: what a rule means. The agents know.
 
+mod batch;
 mod encode;
 mod feed;
 mod list;
@@ -45,6 +46,10 @@ impl Route {
 impl route_server::Route for Route {
     async fn put(&self, request: Request<pb::PutRequest>) -> Result<Response<pb::PutResponse>, Status> {
         Ok(Response::new(write::put(&self.engine, request.into_inner()).await?))
+    }
+
+    async fn write(&self, request: Request<pb::WriteRequest>) -> Result<Response<pb::WriteResponse>, Status> {
+        Ok(Response::new(batch::write(&self.engine, request.into_inner()).await?))
     }
 
     async fn put_stream(

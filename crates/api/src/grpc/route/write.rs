@@ -6,7 +6,7 @@
 
 use super::translate;
 use crate::commands::{check_size, check_space, read};
-use crate::error::Error;
+use crate::error::{Error, Kind};
 use crate::grpc::kv::header;
 use bytes::Bytes;
 use quoin_core::Revision;
@@ -22,7 +22,7 @@ use tokio::task::JoinHandle;
 use tonic::{Code, Status, Streaming};
 
 /// Maximum rules in a request.
-const RULES_MAX: usize = 20_000;
+pub(super) const RULES_MAX: usize = 20_000;
 /// Maximum messages of a bulk load in flight.
 const MESSAGES_IN_FLIGHT_MAX: usize = 16;
 /// Maximum rules that one step of a long deletion deletes, so that no step holds up others for long.
@@ -51,6 +51,16 @@ impl From<Refusal> for Error {
         match refusal {
             Refusal::NameTooLong { .. } => Self::invalid(refusal),
             Refusal::UnknownNode => Self::not_found(refusal),
+            Refusal::Condition { place, key, wanted, found } => Self::detailed(
+                Kind::Aborted,
+                format_args!("conditions[{place}]: {refusal}"),
+                &pb::ConditionFailed {
+                    index: u32::try_from(place).unwrap_or(u32::MAX),
+                    key: Some(translate::shown_key(&key)),
+                    wanted_revision: translate::signed(wanted),
+                    revision: translate::signed(found),
+                },
+            ),
             other => Self::fault(other),
         }
     }

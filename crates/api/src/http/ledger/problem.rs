@@ -120,6 +120,7 @@ impl From<Error> for Problem {
             Error::Etcd(Known::TooManyRequests) => too_many_requests(),
             Error::Etcd(known) => of_kind(known.kind(), known.text()),
             Error::Refused(kind, text) => of_kind(kind, &text),
+            Error::Detailed(refusal) => of_kind(refusal.kind, &refusal.text),
             Error::Fault(text) => fault(&text),
             Error::ClientStream(status) => of_kind(Kind::Cancelled, status.message()),
         }
