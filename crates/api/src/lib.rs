@@ -5,7 +5,7 @@
 //! | kv | `grpc/etcd/` (etcd's v3 API), `grpc/kv/` (`quoin.kv.v1`) | `resp/` (Redis's protocol), `gateway/` (etcd's API as JSON) |
 //! | table | `grpc/table/` (`quoin.table.v1`) | `resp/` (`TABLE.*`) |
 //! | ledger | `grpc/ledger/` (`quoin.ledger.v1`) | `http/ledger/` (JSON) |
-//! | route | `grpc/route/` (`quoin.route.v1`) | |
+//! | route | `grpc/route/` (`quoin.route.v1`) | `http/route/` (JSON, CSV) |
 //!
 //! Shared by them: `commands.rs` (the way through the engine), `consistency.rs` (how fresh a read is),
 //! `page.rs` (page sizes), `ledger/` (what its two wires share), `error/` (one type, rendered once per wire).
@@ -90,8 +90,8 @@ pub struct Servers {
     health: JoinHandle<()>,
 }
 
-/// Serves gRPC and etcd's JSON on `clients`, HTTP (the ledger and the operators' pages) on `operators`, Redis's protocol on
-/// `redis`. Call within a runtime.
+/// Serves gRPC and etcd's JSON on `clients`, HTTP (the ledger, the rules and the operators' pages) on `operators`, Redis's
+/// protocol on `redis`. Call within a runtime.
 ///
 /// # Errors
 /// A listener cannot be used, or the reflection service cannot be built.
@@ -119,7 +119,8 @@ pub fn serve(
     let beside = pages.clone().merge(gateway::pages::routes(engine.clone()));
     let gateway = gateway::routes(&engine, services.clone(), budget.clone());
     let routes = services.into_axum_router().merge(beside).fallback_service(gateway);
-    let http = pages.merge(http::charged(budget.clone(), http::ledger::routes(book, life.clone())));
+    let route = grpc::route::Route::new(engine.clone(), life.clone());
+    let http = pages.merge(http::charged(budget.clone(), http::api(book, route, life.clone())));
     let server = Server::builder()
         .accept_http1(true)
         .layer(Charging { budget: budget.clone(), message_bytes_max })

@@ -7,6 +7,8 @@ use std::process::Command;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_quoin");
 const DOCS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs");
+/// Where the pages have a node's HTTP.
+const HTTP: &str = "localhost:2381";
 /// The guides, each run against a node of its own, and the minimum number of its examples.
 const GUIDES: &[(&str, usize)] = &[("kv.md", 11), ("route.md", 16), ("ledger.md", 18), ("table.md", 9)];
 
@@ -44,14 +46,19 @@ fn run_page(page: &str, examples_min: usize) -> Result<()> {
     let node = Cluster::dev(PROGRAM, &[])?;
     let path = Path::new(PROGRAM).parent().context("the program's folder")?;
     let path = format!("{}:{}", path.display(), std::env::var("PATH")?);
+    let http = node.http_address(0);
     for Example { command, prints } in examples {
         let output = Command::new("sh")
-            .args(["-c", &command])
+            .args(["-c", &command.replace(HTTP, &http)])
             .current_dir(&files)
             .env("PATH", &path)
             .env("QUOIN_ENDPOINTS", node.endpoints())
             .output()?;
-        let printed = String::from_utf8(output.stdout)?;
+        let mut printed = String::from_utf8(output.stdout)?;
+        if !printed.is_empty() && !printed.ends_with('\n') {
+            // The body of an HTTP answer does not end its line.
+            printed.push('\n');
+        }
         let errors = String::from_utf8_lossy(&output.stderr);
         ensure!(printed == prints, "$ {command}\nprints\n{printed}\n{errors}\ninstead of\n{prints}");
     }

@@ -1,5 +1,5 @@
 //! Why a request has no answer: one type for all adapters. Each wire renders it in one place: `grpc.rs`,
-//! `resp.rs`, and `http/ledger/problem.rs` for HTTP. `etcd.rs` holds etcd's own errors.
+//! `resp.rs`, and `http/problem.rs` for HTTP. `etcd.rs` holds etcd's own errors.
 //!
 //! **Invariant: Outcomes.** A client can tell from each error whether a write was done. It may have been done
 //! if the error is [`ProposeError::Unknown`], [`ProposeError::Stopped`] or a [`Error::Fault`], and was not

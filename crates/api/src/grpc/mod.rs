@@ -6,7 +6,7 @@ mod inbound;
 mod kv;
 mod ledger;
 mod outbound;
-mod route;
+pub(crate) mod route;
 pub(crate) mod table;
 
 pub(crate) use etcd::API_VERSION;

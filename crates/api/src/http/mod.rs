@@ -1,18 +1,32 @@
-//! HTTP: the ledger's API in `ledger/`, and here the operators' pages `/metrics` (Prometheus, with
+//! HTTP: the ledger's API in `ledger/`, the rules' in `route/`, and here the operators' pages `/metrics` (Prometheus, with
 //! etcd's names too: `etcd_metrics.rs`), `/livez` (the
 //! process runs) and `/readyz` (it can serve: there is a leader, and the state is not far behind).
+//!
+//! What the faces' APIs share: `extract.rs` and `lists.rs` parse requests, `problem.rs` renders errors, `charge.rs`
+//! charges requests with their bodies, `document.rs` has the OpenAPI document, which is generated from the handlers and
+//! their models, so it says what they do; `/docs` shows it, from files in the binary.
 
+mod answer;
 mod charge;
+mod document;
 mod etcd_metrics;
-pub(crate) mod ledger;
+mod extract;
+mod ledger;
+mod lists;
+mod problem;
+mod route;
 
 use crate::budget::Budget;
+use crate::grpc::route::Route;
+use crate::ledger::Book;
+use crate::life::Life;
 use axum::Router;
-use axum::extract::State;
+use axum::extract::{DefaultBodyLimit, State};
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
 use quoin_engine::Engine;
+use utoipa_swagger_ui::SwaggerUi;
 
 /// A replica further behind than this is not ready.
 const READY_LAG_MS_MAX: u64 = 5_000;
@@ -24,6 +38,16 @@ pub(super) fn routes(engine: Engine) -> Router {
         .route("/livez", get(|| async { "ok\n" }))
         .route("/readyz", get(ready))
         .with_state(engine)
+}
+
+/// The faces' APIs, under `/v1`.
+pub(super) fn api(book: Book, route: Route, life: Life) -> Router {
+    ledger::routes(book, life)
+        .merge(route::routes(route))
+        .layer(DefaultBodyLimit::max(extract::BODY_BYTES_MAX))
+        .merge(SwaggerUi::new("/docs").url("/v1/openapi.json", document::document()))
+        .method_not_allowed_fallback(extract::no_such_method)
+        .fallback(extract::nothing_here)
 }
 
 /// The pages of `routes`, with the bytes of requests charged to the node's budget.

@@ -25,7 +25,7 @@ const SHOWN_EVERY: Duration = Duration::from_millis(250);
 /// A file of rules.
 #[derive(Args)]
 pub(crate) struct Load {
-    /// CSV with a header line (vni,ip,mac,host_ip,host_mac,group,user_data), or JSON lines
+    /// CSV with a header line (vni,ip,mac,host_ip,host_mac,group,user_data), as `GET /v1/rules` sends it, or JSON lines
     file: PathBuf,
     /// Format of the file [default: by its name: .csv, .json, .jsonl or .ndjson]
     #[arg(long, value_enum)]

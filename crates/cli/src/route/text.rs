@@ -5,7 +5,8 @@ use quoin_proto::quoin::route::v1 as pb;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// A rule in a file. User data that is not UTF-8 is in `user_data_hex`.
+/// A rule in a file. User data that is not UTF-8 is in `user_data_hex`; so are, in CSV, texts that it would cut: those with
+/// blanks at their ends.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RuleText {
@@ -25,6 +26,8 @@ pub(super) struct RuleText {
     user_data: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     user_data_hex: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    group_hex: String,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde wants a reference")]
@@ -45,6 +48,7 @@ impl RuleText {
             revision: rule.revision,
             user_data: text.map(str::to_owned).unwrap_or_default(),
             user_data_hex: if text.is_err() { hex(&rule.user_data) } else { String::new() },
+            group_hex: String::new(),
         }
     }
 
@@ -55,24 +59,30 @@ impl RuleText {
     /// The rule as the wire has it.
     ///
     /// # Errors
-    /// `user_data_hex` is not hexadecimal.
+    /// `user_data_hex` or `group_hex` is not hexadecimal, or the latter not of a text.
     pub(super) fn into_rule(self) -> Result<pb::Rule> {
-        let user_data = match self.user_data_hex.as_str() {
-            "" => self.user_data.into(),
-            text => {
-                unhex(text).with_context(|| format!("user_data_hex: {text:?} is not hexadecimal"))?.into()
-            }
-        };
+        let user_data = bytes("user_data_hex", self.user_data, &self.user_data_hex)?.into();
+        let group = bytes("group_hex", self.group, &self.group_hex)?;
+        let group = String::from_utf8(group)
+            .with_context(|| format!("group_hex: {:?} is not of UTF-8", self.group_hex))?;
         Ok(pb::Rule {
             vni: self.vni,
             ip: self.ip,
             mac: self.mac,
             host_ip: self.host_ip,
             host_mac: self.host_mac,
-            group: self.group,
+            group,
             revision: self.revision,
             user_data,
         })
+    }
+}
+
+/// A text's bytes, or those that `field` has in hexadecimal.
+fn bytes(field: &str, text: String, hexadecimal: &str) -> Result<Vec<u8>> {
+    match hexadecimal {
+        "" => Ok(text.into()),
+        text => unhex(text).with_context(|| format!("{field}: {text:?} is not hexadecimal")),
     }
 }
 

@@ -1,6 +1,6 @@
 //! The route face: rules, their watchers, and the agent.
 
-use crate::harness::{Clients, Cluster, PATIENCE, SMALL, endpoint, start, wait};
+use crate::harness::{Clients, Cluster, PATIENCE, PROGRAM, SMALL, endpoint, start, wait};
 use anyhow::{Context, Result, ensure};
 use quoin_proto::etcdserverpb as etcd;
 use quoin_proto::etcdserverpb::kv_client::KvClient;
@@ -513,5 +513,43 @@ async fn an_agent_keeps_its_copy_across_restarts_and_its_node_expires_without_it
     let missed: Vec<&str> = text.lines().skip(50).collect();
     ensure!(missed.len() == 2, "{missed:?}");
     ensure!(missed[0].contains(r#""put""#) && missed[1].contains(r#""delete""#), "{missed:?}");
+    Ok(())
+}
+
+/// Readers of CSV drop blanks at the ends of texts, and would load another group.
+#[tokio::test(flavor = "multi_thread")]
+async fn rules_that_are_listed_as_csv_are_loaded_as_they_were() -> Result<()> {
+    let cluster = Cluster::dev(PROGRAM, &[])?;
+    let mut routes = routes(&cluster, 0).await?;
+    let texts: [(&str, &[u8]); 6] = [
+        ("plain", b"text"),
+        (" blanks at both ends ", b"\ta\n"),
+        ("\"quotes\", commas,\nlines\r\n", b"a,b\n\"c\""),
+        ("\u{a0}of another kind", "\u{2003}".as_bytes()),
+        ("bytes", &[0xff, 0, b' ']),
+        ("empty", b""),
+    ];
+    let ruled = |(number, (group, user_data)): (u64, (&str, &[u8]))| {
+        let group = group.to_owned();
+        pb::Rule { vni: 7, group, user_data: user_data.to_vec().into(), ..rule(number, "", 0) }
+    };
+    let rules: Vec<_> = (0..).zip(texts).map(ruled).collect();
+    routes.put(put(rules.clone())).await?;
+    let file = cluster.folder().join("rules.csv");
+    let url = format!("http://{}/v1/rules?vni=7", cluster.http_address(0));
+    let curl = std::process::Command::new("curl")
+        .args(["-sf", "-H", "Accept: text/csv", "-o"])
+        .arg(&file)
+        .arg(&url)
+        .status()?;
+    ensure!(curl.success(), "curl ended with {curl}");
+    let all_of = Some(pb::delete_request::AllOf::Vni(7));
+    routes.delete(pb::DeleteRequest { all_of, ..Default::default() }).await?;
+    let load = cluster.quoin(&["route", "load", "--endpoints", &cluster.endpoints()]).arg(&file).output()?;
+    ensure!(load.status.success(), "{load:?}");
+    let of = Some(pb::list_request::Of::Vni(7));
+    let loaded = routes.list(pb::ListRequest { of, ..Default::default() }).await?.into_inner().rules;
+    let loaded: Vec<_> = loaded.into_iter().map(|rule| pb::Rule { revision: 0, ..rule }).collect();
+    assert_eq!(loaded, rules);
     Ok(())
 }

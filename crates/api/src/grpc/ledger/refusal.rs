@@ -1,5 +1,5 @@
 //! The only place where refusals of the ledger become gRPC statuses. Those of HTTP name a field too:
-//! `http/ledger/problem.rs`.
+//! `http/ledger/refusal.rs`.
 
 use crate::error::{Error, Kind};
 use quoin_core::ledger::AccountCode;

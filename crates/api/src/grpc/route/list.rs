@@ -16,13 +16,24 @@ use quoin_proto::quoin::route::v1::list_request::Of;
 /// # Errors
 /// An invalid request or an unavailable revision; otherwise as every read.
 pub(super) async fn list(engine: &Engine, request: pb::ListRequest) -> Result<pb::ListResponse, Error> {
+    list_within(engine, request, engine.limits().response_bytes_max).await
+}
+
+/// As [`list`], for a page that ends at about `bytes_max` bytes.
+///
+/// # Errors
+/// As [`list`].
+pub(crate) async fn list_within(
+    engine: &Engine,
+    request: pb::ListRequest,
+    bytes_max: usize,
+) -> Result<pb::ListResponse, Error> {
     let (scope, limit) = (scope(&request)?, PAGE.of_field(request.limit)?);
     let after = request.after.as_ref().map(after).transpose()?;
     let revision = translate::revision("revision", request.revision)?;
     let view = consistency::view(engine, request.consistency.as_ref()).await?;
     let at = if revision == 0 { view.progress().revision } else { Revision(revision) };
     let term = view.progress().term.0;
-    let bytes_max = engine.limits().response_bytes_max;
     let response = |(rules, more)| pb::ListResponse { header: Some(header(engine, at, term)), rules, more };
     if let (Scope::Group(group), true) = (&scope, at == view.progress().revision) {
         let table = view.memory().routes.look();

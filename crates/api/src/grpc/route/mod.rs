@@ -8,17 +8,18 @@
 mod batch;
 mod encode;
 mod feed;
-mod list;
+pub(crate) mod list;
 mod live;
 mod lookup;
-mod objects;
+pub(crate) mod objects;
 #[cfg(test)]
 mod tests;
 mod text;
-mod translate;
-mod write;
+pub(crate) mod translate;
+pub(crate) mod write;
 
 use super::outbound::{self, AnswerStream};
+use crate::error::Error;
 use crate::life::Life;
 use feed::Feed;
 use live::Live;
@@ -30,6 +31,7 @@ use std::sync::Arc;
 use tonic::{Request, Response, Status, Streaming};
 
 /// The service.
+#[derive(Clone)]
 pub(crate) struct Route {
     engine: Engine,
     life: Life,
@@ -39,6 +41,23 @@ pub(crate) struct Route {
 impl Route {
     pub(crate) fn new(engine: Engine, life: Life) -> Self {
         Self { engine, life, live: Live::default() }
+    }
+
+    /// What a watch sends: encoded `WatchResponse`s.
+    ///
+    /// # Errors
+    /// The request is invalid, or begins in the future or in another cluster; otherwise as every read.
+    pub(crate) async fn feed(&self, request: &pb::WatchRequest) -> Result<AnswerStream<Encoded>, Error> {
+        let options = feed::Options::of(&self.engine, request).await?;
+        let (hub, tables) = (Arc::clone(self.engine.hub()), Arc::new(self.engine.clone()));
+        let live = self.live.clone();
+        Ok(outbound::spawn(&self.life, feed::RESPONSES_MAX, |responses| {
+            Feed::new(hub, tables, live, options, responses).run()
+        }))
+    }
+
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.engine
     }
 }
 
@@ -86,12 +105,7 @@ impl route_server::Route for Route {
     type WatchStream = AnswerStream<Encoded>;
 
     async fn watch(&self, request: Request<pb::WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
-        let options = feed::Options::of(&self.engine, &request.into_inner()).await?;
-        let (hub, tables) = (Arc::clone(self.engine.hub()), Arc::new(self.engine.clone()));
-        let live = self.live.clone();
-        Ok(Response::new(outbound::spawn(&self.life, feed::RESPONSES_MAX, |responses| {
-            Feed::new(hub, tables, live, options, responses).run()
-        })))
+        Ok(Response::new(self.feed(&request.into_inner()).await?))
     }
 
     async fn put_object(

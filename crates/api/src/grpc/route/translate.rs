@@ -13,7 +13,7 @@ use quoin_proto::quoin::route::v1 as pb;
 use std::net::IpAddr;
 
 /// Page sizes of rules and objects.
-pub(super) const PAGE: PageSizes = PageSizes { default: 1_000, max: 10_000 };
+pub(crate) const PAGE: PageSizes = PageSizes { default: 1_000, max: 10_000 };
 /// Maximum bytes of a rule's user data.
 const USER_DATA_BYTES_MAX: usize = 64 << 10;
 /// The shortest period of progress, in milliseconds.
@@ -24,7 +24,7 @@ const MULTICAST: u8 = 1;
 const NAME_BYTES_MAX: usize = 255;
 
 /// A rule as a client sends it.
-pub(super) fn rule(rule: pb::Rule) -> Result<Rule, String> {
+pub(crate) fn rule(rule: pb::Rule) -> Result<Rule, String> {
     let key = rule_key(rule.vni, &rule.ip)?;
     if rule.group.len() > GROUP_BYTES_MAX {
         return Err(format!("group: {} bytes are too long, at most {GROUP_BYTES_MAX}", rule.group.len()));
@@ -45,7 +45,7 @@ pub(super) fn rule(rule: pb::Rule) -> Result<Rule, String> {
 }
 
 /// The key of a rule.
-pub(super) fn rule_key(vni: u32, address: &str) -> Result<RuleKey, String> {
+pub(crate) fn rule_key(vni: u32, address: &str) -> Result<RuleKey, String> {
     check_vni("vni", vni)?;
     Ok(RuleKey { vni, ip: ip("ip", address)? })
 }
@@ -78,7 +78,7 @@ fn mac(field: &str, text: &str) -> Result<Option<Mac>, String> {
 }
 
 /// A rule as clients see it.
-pub(super) fn shown(rule: &RuleRef<'_>) -> pb::Rule {
+pub(crate) fn shown(rule: &RuleRef<'_>) -> pb::Rule {
     let mac = |mac: &Option<Mac>| text(|out| mac.iter().for_each(|mac| write_mac(out, mac)));
     pb::Rule {
         vni: rule.key.vni,
@@ -93,7 +93,7 @@ pub(super) fn shown(rule: &RuleRef<'_>) -> pb::Rule {
 }
 
 /// A rule's key as clients see it.
-pub(super) fn shown_key(key: &RuleKey) -> pb::RuleKey {
+pub(crate) fn shown_key(key: &RuleKey) -> pb::RuleKey {
     pb::RuleKey { vni: key.vni, ip: address(&key.ip) }
 }
 
@@ -108,7 +108,7 @@ fn text(write: impl FnOnce(&mut Vec<u8>)) -> String {
 }
 
 /// A revision on the wire.
-pub(super) fn signed(revision: u64) -> i64 {
+pub(crate) fn signed(revision: u64) -> i64 {
     i64::try_from(revision).expect("revisions stay below 2^63")
 }
 

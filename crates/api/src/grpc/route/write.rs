@@ -32,7 +32,7 @@ const DELETED_PER_STEP: u32 = 2_000;
 ///
 /// # Errors
 /// A refusal, or see [`Engine::propose`].
-pub(super) async fn operation(engine: &Engine, operation: Operation) -> Result<(Revision, Response), Error> {
+pub(crate) async fn operation(engine: &Engine, operation: Operation) -> Result<(Revision, Response), Error> {
     let command = operation.into_command();
     check_size(engine, &command)?;
     route_reply(engine.propose(command).await?)
@@ -273,7 +273,7 @@ impl Load {
 ///
 /// # Errors
 /// An invalid key, or nothing to delete; otherwise as every write.
-pub(super) async fn delete(engine: &Engine, request: pb::DeleteRequest) -> Result<pb::DeleteResponse, Error> {
+pub(crate) async fn delete(engine: &Engine, request: pb::DeleteRequest) -> Result<pb::DeleteResponse, Error> {
     let mut keys = Vec::with_capacity(request.keys.len());
     for (place, key) in request.keys.iter().enumerate() {
         let key = translate::rule_key(key.vni, &key.ip);
@@ -321,7 +321,7 @@ async fn delete_many(engine: &Engine, group: Option<Bytes>, vni: u32) -> Result<
 }
 
 /// How much a deletion deleted, and whether there is more.
-pub(super) fn deleted((revision, response): (Revision, Response)) -> Result<(Revision, u64, bool), Error> {
+pub(crate) fn deleted((revision, response): (Revision, Response)) -> Result<(Revision, u64, bool), Error> {
     match response {
         Response::Deleted { count, more } => Ok((revision, count, more)),
         other => Err(Error::unexpected_reply("route", &other)),

@@ -1,16 +1,17 @@
 //! Accounts, their statements, and currencies.
 
-use super::answer::created;
 use super::desk::{Desk, page_size, place};
-use super::extract::{self, Body, Named, Params};
+use super::ids;
 use super::model::{
     Account, AccountPage, AccountPatch, AccountResult, AccountResults, AccountStatus, After, At, Balance,
     Before, Line, NewAccount, NewAccounts, NewCurrency, Rule, StatementPage, Transfer, Unit, shown,
 };
-use super::problem::Problem;
 use super::time;
 use crate::commands::long_read;
 use crate::error::{Error, Kind};
+use crate::http::answer::created;
+use crate::http::extract::{Body, Named, Params};
+use crate::http::problem::Problem;
 use crate::ledger::{account_at, check_past, check_texts};
 use axum::Json;
 use axum::extract::State;
@@ -30,7 +31,7 @@ pub(super) async fn create(
     headers: HeaderMap,
     Body(wanted): Body<NewAccount>,
 ) -> Result<Response, Problem> {
-    let id = extract::request_id(&headers, wanted.id.as_deref())?;
+    let id = ids::request_id(&headers, wanted.id.as_deref())?;
     let new = new_account(&desk, wanted, id, "").await?;
     let (account, new) = desk.book.create_account(new).await??;
     let location = format!("/v1/accounts/{}", shown(id));
@@ -54,11 +55,11 @@ pub(super) async fn create_many(
     if count == 0 || count > ACCOUNTS_MAX {
         return Err(Problem::field("accounts", format!("{count} is not between 1 and {ACCOUNTS_MAX}")));
     }
-    let key = extract::request_key(&headers)?;
+    let key = ids::request_key(&headers)?;
     let mut accounts = Vec::with_capacity(count);
     for (place, wanted) in wanted.accounts.into_iter().enumerate() {
         let field = format!("accounts[{place}].");
-        let id = extract::item_id(key, wanted.id.as_deref(), place, &field)?;
+        let id = ids::item_id(key, wanted.id.as_deref(), place, &field)?;
         accounts.push(new_account(&desk, wanted, id, &field).await?);
     }
     let result = |result: Result<ledger::AccountRecord, ledger::AccountCode>| match result {
@@ -69,7 +70,7 @@ pub(super) async fn create_many(
         None => desk.book.create_accounts(accounts).await?.0,
         Some(key) => {
             let content = ledger::Operation::create_accounts(accounts.clone()).into_command().bytes;
-            let key = extract::keyed(key, "accounts", &content);
+            let key = ids::keyed(key, "accounts", &content);
             desk.book.create_accounts_keyed(accounts, key).await?.ok_or_else(Problem::key_conflict)?
         }
     };
@@ -84,10 +85,9 @@ async fn new_account(
     prefix: &str,
 ) -> Result<ledger::NewAccount, Problem> {
     let field = |name: &str| format!("{prefix}{name}");
-    let currency = extract::currency(&wanted.currency, &field("currency"))?;
+    let currency = ids::currency(&wanted.currency, &field("currency"))?;
     let scale = desk.known_scale(currency, &field("currency")).await?;
-    let limit =
-        wanted.limit.as_deref().map(|limit| extract::limit(limit, scale, &field("limit"))).transpose()?;
+    let limit = wanted.limit.as_deref().map(|limit| ids::limit(limit, scale, &field("limit"))).transpose()?;
     let rule = rule(wanted.rule, limit, prefix)?.unwrap_or(ledger::Rule::NoOverdraft);
     check_texts(&wanted.user_data, &wanted.metadata)
         .map_err(|(name, problem)| Problem::field(field(name), problem))?;
@@ -165,7 +165,7 @@ pub(super) async fn list(
     State(desk): State<Desk>,
     Params(page): Params<After>,
 ) -> Result<Json<AccountPage>, Problem> {
-    let after = page.after.as_deref().map(|after| extract::uuid(after, "after")).transpose()?;
+    let after = page.after.as_deref().map(|after| ids::uuid(after, "after")).transpose()?;
     let limit = page_size(page.limit)?;
     let view = desk.read(page.local, page.lag_entries_max, page.lag_ms_max).await?;
     let found = long_read(move || ledger::accounts(view.view(), after, Revision(u64::MAX), limit)).await?;
@@ -191,7 +191,7 @@ pub(super) async fn patch(
     let known = desk.book.view(Consistency::Linearizable).await?;
     let known = ledger::account(known.view(), id)?.ok_or(ledger::AccountCode::Unknown)?;
     let limit =
-        patch.limit.as_deref().map(|limit| extract::limit(limit, known.record.scale, "limit")).transpose()?;
+        patch.limit.as_deref().map(|limit| ids::limit(limit, known.record.scale, "limit")).transpose()?;
     let rule = rule(patch.rule, limit, "")?;
     let none = Default::default();
     check_texts(patch.user_data.as_deref().unwrap_or_default(), patch.metadata.as_ref().unwrap_or(&none))
@@ -261,7 +261,7 @@ pub(super) async fn put_currency(
     Named(code): Named,
     Body(wanted): Body<NewCurrency>,
 ) -> Result<Json<Unit>, Problem> {
-    let currency = extract::currency(&code, "code")?;
+    let currency = ids::currency(&code, "code")?;
     desk.book.create_currency(ledger::NewCurrency { code, scale: wanted.scale }).await??;
     Ok(Json(unit(currency, wanted.scale)))
 }
@@ -274,7 +274,7 @@ pub(super) async fn get_currency(
     State(desk): State<Desk>,
     Named(code): Named,
 ) -> Result<Json<Unit>, Problem> {
-    let currency = extract::currency(&code, "code")?;
+    let currency = ids::currency(&code, "code")?;
     let missing = || {
         let detail = format!("{currency}: {}", ledger::AccountCode::CurrencyUnknown);
         Problem::not_found("currency_unknown", detail)

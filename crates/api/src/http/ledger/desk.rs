@@ -1,14 +1,13 @@
 //! What handlers work with: the ledger, and what several of them ask of it or read from a request.
 
-use super::problem::Problem;
-use crate::consistency;
+use crate::http::extract;
+use crate::http::problem::Problem;
 use crate::ledger::Book;
 use crate::life::Life;
 use crate::page::PageSizes;
 use quoin_core::Revision;
 use quoin_core::ledger::{self, Currency};
 use quoin_engine::{Consistency, ReadView};
-use quoin_proto::quoin::v1 as pb;
 
 /// Page sizes of all lists.
 const PAGE: PageSizes = PageSizes { default: 100, max: 1000 };
@@ -28,7 +27,7 @@ impl Desk {
         lag_entries_max: Option<u64>,
         lag_ms_max: Option<u64>,
     ) -> Result<ReadView, Problem> {
-        Ok(self.book.view(asked_consistency(local, lag_entries_max, lag_ms_max)?).await?)
+        Ok(self.book.view(extract::consistency(local, lag_entries_max, lag_ms_max)?).await?)
     }
 
     /// The id of the account with the id or the number `name`.
@@ -75,24 +74,8 @@ impl Desk {
     }
 }
 
-fn asked_consistency(
-    local: bool,
-    lag_entries_max: Option<u64>,
-    lag_ms_max: Option<u64>,
-) -> Result<Consistency, Problem> {
-    if local {
-        return Ok(consistency::of(Some(&pb::Local { lag_entries_max, lag_ms_max }.into())));
-    }
-    for (field, bound) in [("lag_entries_max", lag_entries_max), ("lag_ms_max", lag_ms_max)] {
-        if bound.is_some() {
-            return Err(Problem::field(field, "bounds a local read; give local=true with it"));
-        }
-    }
-    Ok(consistency::of(None))
-}
-
 pub(super) fn page_size(limit: Option<u32>) -> Result<usize, Problem> {
-    PAGE.of(limit).map_err(|problem| Problem::field("limit", problem))
+    extract::page_size(&PAGE, limit)
 }
 
 /// A position in the order of all transfers, `REVISION.POSITION`.
@@ -105,19 +88,4 @@ pub(super) fn place(text: &str, field: &str) -> Result<(Revision, u32), Problem>
         let shown: String = text.chars().take(64).collect();
         Problem::field(field, format!("{shown:?} is not the next of a page, as 17.0"))
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_read_over_http_is_linearizable_unless_it_says_local() {
-        assert_eq!(asked_consistency(false, None, None).unwrap(), Consistency::Linearizable);
-        assert_eq!(asked_consistency(true, None, None).unwrap(), Consistency::ANY);
-        let bounded = Consistency::Local { max_lag_entries: Some(3), max_lag_ms: Some(200) };
-        assert_eq!(asked_consistency(true, Some(3), Some(200)).unwrap(), bounded);
-        let problem = serde_json::to_value(asked_consistency(false, None, Some(200)).unwrap_err()).unwrap();
-        assert_eq!((&problem["field"], &problem["status"]), (&"lag_ms_max".into(), &400.into()));
-    }
 }

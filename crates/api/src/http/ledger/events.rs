@@ -9,11 +9,11 @@
 //! journal behind them.
 
 use super::desk::Desk;
-use super::extract::Params;
 use super::model::{Account, EventsFrom, Transfer};
-use super::problem::Problem;
 use super::units::Units;
 use crate::error::Error;
+use crate::http::extract::Params;
+use crate::http::problem::Problem;
 use crate::ledger::{Feed, Origin, Piece, Token, check_first};
 use axum::extract::State;
 use axum::http::HeaderMap;

@@ -1,42 +1,31 @@
 //! The ledger over HTTP/JSON, under `/v1`: for people, scripts and every language without gRPC.
 //!
-//! `model.rs` has the bodies and parameters, `extract.rs` and `lists.rs` parse requests, `problem.rs` renders errors;
-//! `accounts.rs`, `transfers.rs` and `events.rs` are the handlers. The OpenAPI document is generated from
-//! these files, so it says what they do; `/docs` shows it, from files in the binary.
+//! `model.rs` has the bodies and parameters, `ids.rs` parses ids, keys and amounts, `refusal.rs` renders refusals;
+//! `accounts.rs`, `transfers.rs` and `events.rs` are the handlers.
 
 mod accounts;
-mod answer;
 mod desk;
 mod events;
-mod extract;
-mod lists;
+mod ids;
 mod model;
-mod problem;
+mod refusal;
 #[cfg(test)]
 mod tests;
 mod time;
 mod transfers;
 mod units;
 
-pub(super) use extract::BODY_BYTES_MAX;
+pub(super) use model::Transfer;
 
 use crate::ledger::Book;
 use crate::life::Life;
 use axum::Router;
-use axum::extract::DefaultBodyLimit;
-use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use desk::Desk;
 use utoipa::OpenApi;
-use utoipa_swagger_ui::SwaggerUi;
-
-/// The answer to a request that exceeds what all together may have.
-pub(super) fn too_many_requests() -> Response {
-    problem::too_many_requests().into_response()
-}
 
 /// The ledger's pages.
-pub(crate) fn routes(book: Book, life: Life) -> Router {
+pub(super) fn routes(book: Book, life: Life) -> Router {
     Router::new()
         .route("/v1/accounts", post(accounts::create).get(accounts::list))
         .route("/v1/accounts/batch", post(accounts::create_many))
@@ -51,45 +40,28 @@ pub(crate) fn routes(book: Book, life: Life) -> Router {
         .route("/v1/deposits", post(transfers::deposit))
         .route("/v1/withdrawals", post(transfers::withdraw))
         .route("/v1/events", get(events::follow))
-        .layer(DefaultBodyLimit::max(extract::BODY_BYTES_MAX))
         .with_state(Desk { book, life })
-        .merge(SwaggerUi::new("/docs").url("/v1/openapi.json", document()))
-        .method_not_allowed_fallback(extract::no_such_method)
-        .fallback(extract::nothing_here)
 }
 
+/// The ledger's part of the OpenAPI document.
 #[derive(OpenApi)]
-#[openapi(
-    info(
-        title = "Quoin: the ledger",
-        description = "Accounts, and transfers between them, double-entry. An id of your choice makes every request \
-            safe to send again, forever. Amounts are decimal texts. A refusal is recorded like everything else."
-    ),
-    paths(
-        accounts::create,
-        accounts::create_many,
-        accounts::get,
-        accounts::list,
-        accounts::patch,
-        accounts::statement,
-        accounts::get_currency,
-        accounts::put_currency,
-        transfers::create,
-        transfers::create_many,
-        transfers::get,
-        transfers::list,
-        transfers::post,
-        transfers::void,
-        transfers::deposit,
-        transfers::withdraw,
-        events::follow
-    )
-)]
-struct Document;
-
-/// The OpenAPI document.
-fn document() -> utoipa::openapi::OpenApi {
-    let mut document = Document::openapi();
-    document.info.version = env!("CARGO_PKG_VERSION").to_owned();
-    document
-}
+#[openapi(paths(
+    accounts::create,
+    accounts::create_many,
+    accounts::get,
+    accounts::list,
+    accounts::patch,
+    accounts::statement,
+    accounts::get_currency,
+    accounts::put_currency,
+    transfers::create,
+    transfers::create_many,
+    transfers::get,
+    transfers::list,
+    transfers::post,
+    transfers::void,
+    transfers::deposit,
+    transfers::withdraw,
+    events::follow
+))]
+pub(super) struct Document;

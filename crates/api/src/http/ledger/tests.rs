@@ -1,6 +1,8 @@
 //! The pages, asked as clients do.
 
-use super::{document, routes};
+use super::model::{AccountPatch, NewAccounts, NewTransfers};
+use crate::grpc::route::Route;
+use crate::http::api;
 use crate::ledger::Book;
 use crate::life::Life;
 use crate::testing::alone;
@@ -8,6 +10,7 @@ use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::extract::Request;
 use futures_util::StreamExt;
+use quoin_core::ledger::{ACCOUNTS_MAX, TRANSFERS_MAX};
 use serde_json::{Value, json};
 use tower_service::Service;
 
@@ -77,7 +80,8 @@ impl Pages {
 fn with_pages(test: impl AsyncFnOnce(Pages)) {
     alone(|engine| async move {
         let (_running, life) = tokio::sync::watch::channel(false);
-        let mut pages = Pages(routes(Book::start(engine), Life(life)));
+        let mut pages =
+            Pages(api(Book::start(engine.clone()), Route::new(engine, Life(life.clone())), Life(life)));
         for id in [ALICE, BOB] {
             let made = pages.ask("POST", "/v1/accounts", None, &json!({"id": id, "currency": "EUR"})).await;
             assert_eq!(made.0, 201, "{made:?}");
@@ -293,13 +297,38 @@ fn a_number_that_cannot_name_its_account_is_refused() {
     });
 }
 
+fn malformed<T: serde::de::DeserializeOwned>(json: &str) -> Option<String> {
+    serde_json::from_str::<T>(json).map(drop).map_err(|error| error.to_string()).err()
+}
+
+/// A body of 8 MiB of empty transfers took hundreds of megabytes.
 #[test]
-fn the_document_is_openapi_3_1_and_has_every_path() {
-    let document = serde_json::to_value(document()).unwrap();
-    assert_eq!(document["openapi"], "3.1.0");
-    let paths = document["paths"].as_object().unwrap();
-    assert_eq!(paths.len(), 13);
-    assert!(document["components"]["schemas"]["Problem"]["properties"]["type"].is_object());
-    let text = document.to_string();
-    assert!(!text.contains("\"type\":\"number\""), "amounts are never floats");
+fn a_list_that_is_too_long_is_refused_where_it_becomes_too_long() {
+    let list =
+        |name: &str, element: &str, count| format!("{{\"{name}\": [{}]}}", vec![element; count].join(","));
+    let transfers = |count| malformed::<NewTransfers>(&list("transfers", "{}", count));
+    assert_eq!(transfers(TRANSFERS_MAX), None);
+    let error = transfers(TRANSFERS_MAX + 1).expect("too many");
+    assert!(error.contains("more than 8190 elements: send them in several requests"), "{error}");
+    // What comes after it is not read: it is no JSON at all.
+    let mut cut = list("transfers", "{}", TRANSFERS_MAX + 1);
+    cut.truncate(cut.len() - 2);
+    assert_eq!(malformed::<NewTransfers>(&(cut + ",!")).map(|error| error.contains("8190")), Some(true));
+    let account = r#"{"currency":"EUR"}"#;
+    let accounts = |count| malformed::<NewAccounts>(&list("accounts", account, count));
+    assert_eq!(accounts(ACCOUNTS_MAX), None);
+    assert!(accounts(ACCOUNTS_MAX + 1).expect("too many").contains("more than 1000 elements"));
+}
+
+#[test]
+fn texts_are_bounded_too_and_may_be_absent() {
+    let patch = |count: usize| {
+        let texts: Vec<String> = (0..count).map(|number| format!("\"{number}\":\"\"")).collect();
+        malformed::<AccountPatch>(&format!("{{\"metadata\": {{{}}}}}", texts.join(",")))
+    };
+    assert_eq!((patch(0), patch(4096)), (None, None));
+    assert!(patch(4097).expect("too many").contains("more than 4096 texts"));
+    for json in ["{}", r#"{"metadata": null}"#] {
+        assert_eq!(malformed::<AccountPatch>(json), None);
+    }
 }

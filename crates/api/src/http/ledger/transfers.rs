@@ -3,15 +3,16 @@
 //! Both are one command in the log. Accepted means that the command is on the disks of a majority; it is
 //! applied in the order of the log, so an accepted transfer can neither lose its result nor overtake another.
 
-use super::answer::created;
 use super::desk::{Desk, page_size, place};
-use super::extract::{self, Body, BodyOrNone, Named, Params};
+use super::ids;
 use super::model::{
     Accepted, AcceptedAll, After, Balance, Ending, Fresh, Known, Movement, NewTransfer, NewTransfers,
     Transfer, TransferKind, TransferPage, TransferResult, TransferResults, shown,
 };
-use super::problem::Problem;
 use crate::commands::long_read;
+use crate::http::answer::created;
+use crate::http::extract::{Body, BodyOrNone, Named, Params};
+use crate::http::problem::Problem;
 use crate::ledger::TIMEOUT_MS_MAX;
 use axum::Json;
 use axum::extract::State;
@@ -43,7 +44,7 @@ pub(super) async fn create(
     if body.linked {
         return Err(Problem::field("linked", "there is no next transfer to link to; use a batch"));
     }
-    let id = extract::request_id(&headers, body.id.as_deref())?;
+    let id = ids::request_id(&headers, body.id.as_deref())?;
     let wanted = understand(&desk, &body, id, "").await?;
     submit(&desk, &headers, wanted).await
 }
@@ -70,12 +71,12 @@ pub(super) async fn create_many(
     if transfers.last().is_some_and(|last| last.linked) {
         return Err(Problem::field("transfers", "the last one is linked to the next, which is missing"));
     }
-    let (accepted_only, key) = (extract::responds_async(&headers), extract::request_key(&headers)?);
+    let (accepted_only, key) = (ids::responds_async(&headers), ids::request_key(&headers)?);
     let mut command = Transfers::new(!accepted_only);
     let mut all = Vec::with_capacity(count);
     for (place, body) in transfers.iter().enumerate() {
         let prefix = format!("transfers[{place}].");
-        let id = extract::item_id(key, body.id.as_deref(), place, &prefix)?;
+        let id = ids::item_id(key, body.id.as_deref(), place, &prefix)?;
         let wanted = understand(&desk, body, id, &prefix).await?;
         command.push(&wanted.transfer);
         all.push(wanted);
@@ -83,7 +84,7 @@ pub(super) async fn create_many(
     let applied = match key {
         None => desk.book.transfers(command).await?,
         Some(key) => {
-            let key = extract::keyed(key, "transfers", command.content());
+            let key = ids::keyed(key, "transfers", command.content());
             desk.book.transfers_keyed(command, key).await?.ok_or_else(Problem::key_conflict)?
         }
     };
@@ -138,7 +139,7 @@ async fn end(
     ending: Ending,
 ) -> Result<Response, Problem> {
     let Ending { id, amount, currency, code, reference, user_data } = ending;
-    let id = extract::request_id(headers, id.as_deref())?;
+    let id = ids::request_id(headers, id.as_deref())?;
     let pending_id = Some(pending);
     let body = NewTransfer {
         kind,
@@ -185,10 +186,10 @@ async fn across(
     movement: Movement,
     into: bool,
 ) -> Result<Response, Problem> {
-    let id = extract::request_id(headers, movement.id.as_deref())?;
-    let currency = extract::currency(&movement.currency, "currency")?;
+    let id = ids::request_id(headers, movement.id.as_deref())?;
+    let currency = ids::currency(&movement.currency, "currency")?;
     let scale = desk.known_scale(currency, "currency").await?;
-    let amount = extract::amount(&movement.amount, scale, "amount")?;
+    let amount = ids::amount(&movement.amount, scale, "amount")?;
     check_texts(&movement.reference, &movement.user_data, "")?;
     let (account, (world, _)) = (desk.account(&movement.account, "account").await?, world_account(currency));
     let (debit, credit) = if into { (world, account) } else { (account, world) };
@@ -235,14 +236,14 @@ async fn understand<'a>(
     let missing = |name: &str| Problem::field(field(name), "missing");
     let mut unit = None;
     if let Some(code) = &body.currency {
-        let currency = extract::currency(code, &field("currency"))?;
+        let currency = ids::currency(code, &field("currency"))?;
         let scale = desk.known_scale(currency, &field("currency")).await?;
         unit = Some((currency, scale));
     }
     let amount = match (&body.amount, unit) {
         (None, _) => None,
         (Some(_), None) => return Err(missing("currency")),
-        (Some(text), Some((_, scale))) => Some(extract::amount(text, scale, &field("amount"))?),
+        (Some(text), Some((_, scale))) => Some(ids::amount(text, scale, &field("amount"))?),
     };
     let kind = if moves {
         let (debit, credit) = (body.debit_account.as_deref(), body.credit_account.as_deref());
@@ -267,7 +268,7 @@ async fn understand<'a>(
         }
     } else {
         let pending = body.pending_id.as_deref().ok_or_else(|| missing("pending_id"))?;
-        let pending = extract::uuid(pending, &field("pending_id"))?;
+        let pending = ids::uuid(pending, &field("pending_id"))?;
         match body.kind {
             TransferKind::Post => Kind::Post { pending, amount },
             _ => Kind::Void { pending },
@@ -287,7 +288,7 @@ async fn understand<'a>(
 
 /// Applies one transfer, and answers as the client prefers.
 async fn submit(desk: &Desk, headers: &HeaderMap, wanted: Wanted<'_>) -> Result<Response, Problem> {
-    let accepted_only = extract::responds_async(headers);
+    let accepted_only = ids::responds_async(headers);
     let mut command = Transfers::new(!accepted_only);
     command.push(&wanted.transfer);
     let reply = desk.book.transfers(command).await?.replies.swap_remove(0);
@@ -347,7 +348,7 @@ pub(super) async fn get(
     Named(id): Named,
     Params(fresh): Params<Fresh>,
 ) -> Result<Json<Transfer>, Problem> {
-    let id = extract::uuid(&id, "id")?;
+    let id = ids::uuid(&id, "id")?;
     let view = desk.read(fresh.local, fresh.lag_entries_max, fresh.lag_ms_max).await?;
     let found = ledger::transfer(view.view(), id)?;
     let found = found.ok_or_else(|| Problem::not_found("transfer_unknown", "the transfer does not exist"))?;

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
 
-/// Maximum texts in an account's metadata; their bytes have a bound too.
+/// Maximum texts in metadata; their bytes have a bound too.
 const TEXTS_MAX: usize = 4096;
 
 /// What is written as an object. A derived reader takes a list too, its elements for the fields in their order.
@@ -105,48 +105,5 @@ impl<'de> Visitor<'de> for Texts {
             texts.insert(name, text);
         }
         Ok(texts)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::model::{AccountPatch, NewAccounts, NewTransfers};
-    use quoin_core::ledger::{ACCOUNTS_MAX, TRANSFERS_MAX};
-
-    fn refused<T: serde::de::DeserializeOwned>(json: &str) -> Option<String> {
-        serde_json::from_str::<T>(json).map(drop).map_err(|error| error.to_string()).err()
-    }
-
-    /// A body of 8 MiB of empty transfers took hundreds of megabytes.
-    #[test]
-    fn a_list_that_is_too_long_is_refused_where_it_becomes_too_long() {
-        let list = |name: &str, element: &str, count| {
-            format!("{{\"{name}\": [{}]}}", vec![element; count].join(","))
-        };
-        let transfers = |count| refused::<NewTransfers>(&list("transfers", "{}", count));
-        assert_eq!(transfers(TRANSFERS_MAX), None);
-        let error = transfers(TRANSFERS_MAX + 1).expect("too many");
-        assert!(error.contains("more than 8190 elements: send them in several requests"), "{error}");
-        // What comes after it is not read: it is no JSON at all.
-        let mut cut = list("transfers", "{}", TRANSFERS_MAX + 1);
-        cut.truncate(cut.len() - 2);
-        assert_eq!(refused::<NewTransfers>(&(cut + ",!")).map(|error| error.contains("8190")), Some(true));
-        let account = r#"{"currency":"EUR"}"#;
-        let accounts = |count| refused::<NewAccounts>(&list("accounts", account, count));
-        assert_eq!(accounts(ACCOUNTS_MAX), None);
-        assert!(accounts(ACCOUNTS_MAX + 1).expect("too many").contains("more than 1000 elements"));
-    }
-
-    #[test]
-    fn texts_are_bounded_too_and_may_be_absent() {
-        let patch = |count: usize| {
-            let texts: Vec<String> = (0..count).map(|number| format!("\"{number}\":\"\"")).collect();
-            refused::<AccountPatch>(&format!("{{\"metadata\": {{{}}}}}", texts.join(",")))
-        };
-        assert_eq!((patch(0), patch(4096)), (None, None));
-        assert!(patch(4097).expect("too many").contains("more than 4096 texts"));
-        for json in ["{}", r#"{"metadata": null}"#] {
-            assert_eq!(refused::<AccountPatch>(json), None);
-        }
     }
 }

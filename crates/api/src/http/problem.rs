@@ -5,13 +5,12 @@
 //! id, may be sent again; the detail of a 503 says whether it was done. 507: nothing was done. 500 is a fault
 //! of this node.
 
-use super::model::Transfer;
+use super::ledger::Transfer;
 use crate::error::{Error, Kind, Known};
 use axum::Json;
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use quoin_core::StoreError;
-use quoin_core::ledger::{AccountCode, Code};
 use quoin_engine::{ProposeError, ReadError};
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -59,6 +58,23 @@ impl Problem {
         problem.named(field)
     }
 
+    /// The request is wrong; a text like `vni: 16777216 does not fit` names the field.
+    pub(super) fn wrong(text: &str) -> Self {
+        let in_names = |byte: u8| byte.is_ascii_alphanumeric() || b"_.[]".contains(&byte);
+        match text.split_once(": ") {
+            Some((field, detail)) if field.bytes().all(in_names) => Self::field(field, detail),
+            _ => of_kind(Kind::InvalidArgument, text),
+        }
+    }
+
+    /// An error of a request that was made of this one, and has its fields.
+    pub(super) fn of_request(error: Error) -> Self {
+        match error {
+            Error::Refused(Kind::InvalidArgument, text) => Self::wrong(&text),
+            error => error.into(),
+        }
+    }
+
     /// With the field that is wrong.
     pub(super) fn named(self, field: impl Into<String>) -> Self {
         Self { field: Some(field.into()), ..self }
@@ -74,20 +90,9 @@ impl Problem {
         Self::new(StatusCode::NOT_FOUND, word, "Not found", detail)
     }
 
-    /// A transfer was refused, which is recorded.
-    pub(super) fn refused(code: Code, transfer: Option<Transfer>) -> Self {
-        let (status, title) = match code {
-            Code::IdConflict => (StatusCode::CONFLICT, "The id was used before"),
-            _ => (StatusCode::UNPROCESSABLE_ENTITY, "The transfer was refused"),
-        };
-        Self { transfer: transfer.map(Box::new), ..Self::new(status, code.name(), title, code.text()) }
-    }
-
-    /// The `Idempotency-Key` of a request for several things was used before, for something else.
-    pub(super) fn key_conflict() -> Self {
-        let detail = "the key was used before for another request, and nothing was done: take a new key";
-        Self::new(StatusCode::CONFLICT, "id_conflict", "The key was used before", detail)
-            .named("Idempotency-Key")
+    /// With the transfer that was refused.
+    pub(super) fn about(self, transfer: Option<Transfer>) -> Self {
+        Self { transfer: transfer.map(Box::new), ..self }
     }
 
     fn with_retry(self, retry_after_s: u32) -> Self {
@@ -190,33 +195,6 @@ fn of_kind(kind: Kind, detail: &str) -> Problem {
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
         Error::from(error).into()
-    }
-}
-
-/// The only place where refusals of accounts and currencies become HTTP statuses, each with the field that is
-/// wrong.
-impl From<AccountCode> for Problem {
-    fn from(code: AccountCode) -> Self {
-        let (status, word, field) = match code {
-            AccountCode::Unknown => (StatusCode::NOT_FOUND, "account_unknown", None),
-            AccountCode::IdConflict => (StatusCode::CONFLICT, "id_conflict", Some("id")),
-            AccountCode::NumberTaken => (StatusCode::CONFLICT, "number_taken", Some("number")),
-            AccountCode::CurrencyExists => (StatusCode::CONFLICT, "currency_exists", Some("scale")),
-            AccountCode::Changed => (StatusCode::PRECONDITION_FAILED, "changed", None),
-            AccountCode::Closed => (StatusCode::UNPROCESSABLE_ENTITY, "account_closed", None),
-            AccountCode::NotEmpty => (StatusCode::UNPROCESSABLE_ENTITY, "not_empty", Some("status")),
-            AccountCode::BelowLimit => (StatusCode::UNPROCESSABLE_ENTITY, "below_limit", Some("limit")),
-            AccountCode::CurrencyUnknown => {
-                (StatusCode::UNPROCESSABLE_ENTITY, "currency_unknown", Some("currency"))
-            }
-            AccountCode::IdReserved => (StatusCode::BAD_REQUEST, "id_reserved", Some("id")),
-            AccountCode::NumberReserved => (StatusCode::BAD_REQUEST, "number_reserved", Some("number")),
-            AccountCode::NumberMalformed => (StatusCode::BAD_REQUEST, "number_malformed", Some("number")),
-            AccountCode::CurrencyMalformed => (StatusCode::BAD_REQUEST, "currency_malformed", None),
-            _ => (StatusCode::BAD_REQUEST, "not_allowed", None),
-        };
-        let problem = Self::new(status, word, "The request was refused", code.to_string());
-        Self { field: field.map(str::to_owned), ..problem }
     }
 }
 

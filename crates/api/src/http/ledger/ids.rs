@@ -1,137 +1,13 @@
-//! Parsing requests. Whatever is wrong with one becomes a problem document that names the field.
+//! Ids, keys and amounts in the ledger's requests.
 
-use super::lists::Object;
-use super::problem::Problem;
-use axum::body::Bytes;
-use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
-use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
-use axum::http::request::Parts;
-use axum::http::{HeaderMap, StatusCode, header};
-use axum::response::IntoResponse;
+use crate::http::problem::Problem;
+use axum::http::HeaderMap;
 use quoin_core::ledger::{AmountError, Currency, Key, parse_amount};
-use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
-/// Maximum bytes of a request's body.
-pub(in crate::http) const BODY_BYTES_MAX: usize = 8 << 20;
 /// Maximum bytes of an `Idempotency-Key`.
 const KEY_BYTES_MAX: usize = 256;
-
-/// A JSON body.
-pub(super) struct Body<T>(pub(super) T);
-
-impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
-    type Rejection = Problem;
-
-    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
-        parse(&read(request, state).await?).map(Self)
-    }
-}
-
-/// A JSON body that may be absent, for its fields all may be.
-pub(super) struct BodyOrNone<T>(pub(super) T);
-
-impl<T: DeserializeOwned + Default, S: Send + Sync> FromRequest<S> for BodyOrNone<T> {
-    type Rejection = Problem;
-
-    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
-        let bytes = read(request, state).await?;
-        if bytes.is_empty() { Ok(Self(T::default())) } else { parse(&bytes).map(Self) }
-    }
-}
-
-async fn read<S: Send + Sync>(request: Request, state: &S) -> Result<Bytes, Problem> {
-    check_content_type(request.headers())?;
-    Bytes::from_request(request, state).await.map_err(unreadable)
-}
-
-fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
-    let mut json = serde_json::Deserializer::from_slice(bytes);
-    let Object(body) = serde_path_to_error::deserialize(&mut json).map_err(|error| {
-        let field = error.path().to_string();
-        let problem = Problem::new(
-            StatusCode::BAD_REQUEST,
-            "malformed",
-            "The body is malformed",
-            error.inner().to_string(),
-        );
-        if field == "." { problem } else { problem.named(field) }
-    })?;
-    json.end().map_err(|error| {
-        let title = "The body is malformed";
-        Problem::new(StatusCode::BAD_REQUEST, "malformed", title, error.to_string())
-    })?;
-    Ok(body)
-}
-
-fn check_content_type(headers: &HeaderMap) -> Result<(), Problem> {
-    let Some(kind) = headers.get(header::CONTENT_TYPE) else { return Ok(()) };
-    let kind = kind.to_str().unwrap_or_default();
-    let essence = kind.split(';').next().unwrap_or_default().trim();
-    if essence.eq_ignore_ascii_case("application/json") || essence.ends_with("+json") {
-        return Ok(());
-    }
-    let detail = format!("{kind:?} is not accepted: send application/json");
-    Err(Problem::new(
-        StatusCode::UNSUPPORTED_MEDIA_TYPE,
-        "media_type",
-        "The body has another media type",
-        detail,
-    ))
-}
-
-fn unreadable(rejection: BytesRejection) -> Problem {
-    let (status, text) = (rejection.status(), rejection.body_text());
-    Problem::new(
-        status,
-        "unreadable",
-        "The body cannot be read",
-        format!("{text}; at most {BODY_BYTES_MAX} bytes are accepted"),
-    )
-}
-
-/// The query's parameters.
-pub(super) struct Params<T>(pub(super) T);
-
-impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Params<T> {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
-        let params = Query::<T>::from_request_parts(parts, state).await;
-        let refused = |rejection: QueryRejection| {
-            let title = "A query parameter is wrong";
-            Problem::new(StatusCode::BAD_REQUEST, "invalid_parameter", title, rejection.body_text())
-        };
-        params.map(|Query(params)| Self(params)).map_err(refused)
-    }
-}
-
-/// The variable segment of the path.
-pub(super) struct Named(pub(super) String);
-
-impl<S: Send + Sync> FromRequestParts<S> for Named {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
-        let name = Path::<String>::from_request_parts(parts, state).await;
-        let refused = |rejection: PathRejection| {
-            Problem::new(StatusCode::BAD_REQUEST, "invalid_path", "The path is wrong", rejection.body_text())
-        };
-        name.map(|Path(name)| Self(name)).map_err(refused)
-    }
-}
-
-/// The answer to an unknown path.
-pub(super) async fn nothing_here() -> impl IntoResponse {
-    Problem::not_found("no_such_path", "nothing is served at this path; see /docs")
-}
-
-/// The answer to an unknown method.
-pub(super) async fn no_such_method() -> impl IntoResponse {
-    let title = "The path does not have this method";
-    Problem::new(StatusCode::METHOD_NOT_ALLOWED, "no_such_method", title, "see /docs")
-}
 
 /// Whether the client prefers to be answered before the result is known (RFC 7240).
 pub(super) fn responds_async(headers: &HeaderMap) -> bool {
@@ -248,7 +124,7 @@ pub(super) fn limit(text: &str, scale: u32, field: &str) -> Result<u128, Problem
 #[cfg(test)]
 mod tests {
     use super::*;
-    use axum::http::HeaderValue;
+    use axum::http::{HeaderValue, header};
 
     fn headers(name: &'static str, value: &'static str) -> HeaderMap {
         HeaderMap::from_iter([(header::HeaderName::from_static(name), HeaderValue::from_static(value))])

@@ -1,0 +1,178 @@
+//! Writing, reading and deleting rules.
+
+use super::model::{
+    AllOf, Deleted, LookupAnswers, Lookups, RoutingRule, RoutingTarget, RuleAt, signed, unsigned,
+};
+use crate::commands::{check_space, long_read, pinned, read};
+use crate::error::Error;
+use crate::grpc::route::Route;
+use crate::grpc::route::translate;
+use crate::grpc::route::write::{self, deleted, operation};
+use crate::http::extract::{self, Body, Params};
+use crate::http::problem::Problem;
+use axum::Json;
+use axum::extract::{FromRequestParts, Path, State};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use quoin_core::Revision;
+use quoin_core::route::{self, Operation, Rule, RuleKey, pack_keys, pack_rule};
+use quoin_engine::ReadView;
+use quoin_proto::quoin::route::v1 as pb;
+
+/// Lookups while the table's lock is held.
+const LOOKUPS_PER_HOLD: usize = 256;
+
+/// The network and the address in the path.
+pub(super) struct Address(RuleKey);
+
+impl<S: Send + Sync> FromRequestParts<S> for Address {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let path = Path::<(String, String)>::from_request_parts(parts, state).await;
+        let refused = |detail: String| {
+            Problem::new(StatusCode::BAD_REQUEST, "invalid_path", "The path is wrong", detail)
+        };
+        let Path((vni, ip)) = path.map_err(|rejection| refused(rejection.body_text()))?;
+        let vni = vni.parse().map_err(|_| Problem::field("vni", format!("{vni:?} is not a number")))?;
+        Ok(Self(translate::rule_key(vni, &ip).map_err(|text| Problem::wrong(&text))?))
+    }
+}
+
+/// Look up a rule
+///
+/// Its revision is its ETag; with it in If-None-Match the answer is 304 while the rule is the same.
+#[utoipa::path(get, path = "/v1/rules/{vni}/{ip}", tag = "rules",
+    params(("vni" = u32, Path, maximum = 16_777_215), ("ip" = String, Path, description = "IPv4 or IPv6"), RuleAt,
+        ("If-None-Match" = Option<String>, Header, description = "The ETag of the rule that the client has")),
+    responses((status = 200, body = RoutingRule), (status = 304), (status = "4XX", body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn get(
+    State(route): State<Route>,
+    Address(key): Address,
+    Params(at): Params<RuleAt>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let consistency = extract::consistency(at.local, at.lag_entries_max, at.lag_ms_max)?;
+    let view = read(route.engine(), consistency).await?;
+    let found = match at.at_revision {
+        None => view.memory().routes.look().get(&key)?.map(|rule| translate::shown(&rule)),
+        Some(revision) => past(view, key, Revision(revision)).await?,
+    };
+    let rule = found.ok_or_else(|| {
+        let (vni, ip) = (key.vni, key.ip);
+        Problem::not_found("rule_unknown", format!("network {vni} has no rule for {ip}"))
+    })?;
+    let tag = etag(unsigned(rule.revision));
+    if headers.get(header::IF_NONE_MATCH) == Some(&tag) {
+        return Ok((StatusCode::NOT_MODIFIED, [(header::ETAG, tag)]).into_response());
+    }
+    Ok(tagged(tag, RoutingRule::of(rule)))
+}
+
+async fn past(view: ReadView, key: RuleKey, revision: Revision) -> Result<Option<pb::Rule>, Problem> {
+    signed(revision.0, "at_revision")?;
+    let found = long_read(move || {
+        let (_pin, sequence) = match pinned(&view, revision)? {
+            Ok(pinned) => pinned,
+            Err(unavailable) => return Ok(Err(unavailable)),
+        };
+        route::rule(view.view().at(sequence), key).map(Ok)
+    });
+    let unavailable = |unavailable| Problem::from(Error::from(unavailable)).named("at_revision");
+    Ok(found.await?.map_err(unavailable)?.map(|rule| translate::shown(&rule.as_ref())))
+}
+
+fn etag(revision: u64) -> HeaderValue {
+    HeaderValue::from_str(&format!("\"{revision}\"")).expect("digits in quotes are a header")
+}
+
+fn tagged(tag: HeaderValue, rule: RoutingRule) -> Response {
+    ([(header::ETAG, tag)], Json(rule)).into_response()
+}
+
+/// Write a rule
+///
+/// Creates it, or replaces it as a whole. The same request again writes the same rule.
+#[utoipa::path(put, path = "/v1/rules/{vni}/{ip}", tag = "rules", request_body = RoutingTarget,
+    params(("vni" = u32, Path, maximum = 16_777_215), ("ip" = String, Path, description = "IPv4 or IPv6")),
+    responses((status = 200, body = RoutingRule), (status = "4XX", body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn put(
+    State(route): State<Route>,
+    Address(key): Address,
+    Body(target): Body<RoutingTarget>,
+) -> Result<Response, Problem> {
+    check_space(route.engine())?;
+    let rule = target.into_rule(key.vni, key.ip.to_string())?;
+    let rule = translate::rule(rule).map_err(|text| Problem::wrong(&text))?;
+    let mut packed = Vec::new();
+    pack_rule(&mut packed, &rule, &mut Vec::new());
+    let (Revision(revision), _) = operation(route.engine(), Operation::Put(packed.into())).await?;
+    let rule = translate::shown(&Rule { revision, ..rule }.as_ref());
+    Ok(tagged(etag(revision), RoutingRule::of(rule)))
+}
+
+/// Delete a rule
+///
+/// Deleting an absent one is no error.
+#[utoipa::path(delete, path = "/v1/rules/{vni}/{ip}", tag = "rules",
+    params(("vni" = u32, Path, maximum = 16_777_215), ("ip" = String, Path, description = "IPv4 or IPv6")),
+    responses((status = 200, body = Deleted), (status = "4XX", body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn delete(
+    State(route): State<Route>,
+    Address(key): Address,
+) -> Result<Json<Deleted>, Problem> {
+    let done = operation(route.engine(), Operation::Delete(pack_keys(&[key]))).await?;
+    let (revision, deleted, _) = deleted(done)?;
+    Ok(Json(Deleted { deleted, revision: revision.0 }))
+}
+
+/// Delete all rules of a group or a network
+///
+/// Those that existed when the request arrived, in steps of up to 2,000, each with its own revision.
+#[utoipa::path(delete, path = "/v1/rules", tag = "rules", params(AllOf),
+    responses((status = 200, body = Deleted), (status = "4XX", body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn delete_all(
+    State(route): State<Route>,
+    Params(all): Params<AllOf>,
+) -> Result<Json<Deleted>, Problem> {
+    let all_of = match (all.group, all.vni) {
+        (Some(group), None) => pb::delete_request::AllOf::Group(group),
+        (None, Some(vni)) => pb::delete_request::AllOf::Vni(vni),
+        (None, None) => return Err(Problem::field("group", "give a group or a vni")),
+        (Some(_), Some(_)) => return Err(Problem::field("group", "give either a group or a vni, not both")),
+    };
+    let request = pb::DeleteRequest { keys: Vec::new(), all_of: Some(all_of) };
+    let done = write::delete(route.engine(), request).await.map_err(Problem::of_request)?;
+    let revision = done.header.map_or(0, |header| unsigned(header.revision));
+    Ok(Json(Deleted { deleted: done.deleted, revision }))
+}
+
+/// Look up to 10,000 rules up
+#[utoipa::path(post, path = "/v1/rules/lookup", tag = "rules", request_body = Lookups,
+    responses((status = 200, body = LookupAnswers), (status = "4XX", body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn lookup(
+    State(route): State<Route>,
+    Body(wanted): Body<Lookups>,
+) -> Result<Json<LookupAnswers>, Problem> {
+    let mut keys = Vec::with_capacity(wanted.lookups.len());
+    for (place, lookup) in wanted.lookups.iter().enumerate() {
+        let key = translate::rule_key(lookup.vni, &lookup.ip);
+        keys.push(key.map_err(|text| Problem::wrong(&format!("lookups[{place}].{text}")))?);
+    }
+    let view = read(route.engine(), quoin_engine::Consistency::Linearizable).await?;
+    let bytes_max = route.engine().limits().response_bytes_max;
+    let (mut rules, mut bytes) = (Vec::with_capacity(keys.len()), 0);
+    for keys in keys.chunks(LOOKUPS_PER_HOLD) {
+        let table = view.memory().routes.look();
+        for key in keys {
+            let found = table.get(key)?;
+            bytes += found.map_or(8, |rule| 256 + 2 * rule.user_data.len());
+            if bytes > bytes_max {
+                return Err(Error::response_too_large(bytes_max).into());
+            }
+            rules.push(found.map(|rule| RoutingRule::of(translate::shown(&rule))));
+        }
+    }
+    Ok(Json(LookupAnswers { revision: view.progress().revision.0, rules }))
+}
