@@ -9,6 +9,7 @@ use super::linux::Linux;
 use super::sink::Sink;
 use crate::connection::Connection;
 use crate::ending::Ending;
+use crate::outcome::refuse;
 use anyhow::{Context, Result, anyhow, ensure};
 use clap::Args;
 use quoin_load::seconds;
@@ -29,6 +30,8 @@ const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// The pause after a failure grows from the first to the second.
 const RETRY_MIN: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(5);
+/// Comparing takes a tenth of a second for 100,000 rules.
+const RESYNC_MIN: Duration = Duration::from_millis(100);
 
 /// An agent.
 #[derive(Args)]
@@ -48,6 +51,9 @@ pub(crate) struct Agent {
     /// Name of a network's VXLAN device; {vni} stands for the network
     #[arg(long, default_value = "vxlan{vni}")]
     device: String,
+    /// Seconds between comparisons of Linux's tables with the rules, which undo what another hand has done
+    #[arg(long, default_value = "60", value_name = "SECONDS", value_parser = seconds)]
+    resync: Duration,
     /// Report to the cluster, under this name, that this host is alive and which revision it has applied
     #[arg(long, value_name = "NAME")]
     node: Option<String>,
@@ -67,13 +73,14 @@ pub(crate) struct Agent {
 /// Runs until it is asked to end, or with `--once` until the copy is up to date.
 pub(super) async fn run(mut agent: Agent) -> Result<ExitCode> {
     ensure!(agent.ttl >= Duration::from_millis(1), "--ttl must be at least 0.001 seconds");
+    ensure!(agent.resync >= RESYNC_MIN, "--resync must be at least {} seconds", RESYNC_MIN.as_secs_f64());
     let mut ending = Ending::listen()?;
     agent.groups.sort();
     agent.groups.dedup();
     let copy = Copy::open(&agent.dir, &agent.groups)?;
     let sink = match &agent.hook {
         Some(hook) => Sink::Hook(hook.clone()),
-        None if agent.apply_linux => Sink::Linux(Box::new(Linux::open(&agent.device)?)),
+        None if agent.apply_linux => Sink::Linux(Linux::open(&agent.device, agent.resync, &copy)?),
         None => Sink::Copy,
     };
     tracing::info!(rules = copy.len(), revision = copy.revision(), dir = %agent.dir.display(), "copy opened");
@@ -107,7 +114,7 @@ impl Follower {
         loop {
             let before = self.copy.revision();
             match self.watch().await {
-                Ok(()) => return Ok(()),
+                Ok(()) => return self.ended(),
                 Err(error) => {
                     tracing::warn!(error = %format!("{error:#}"), "the watch broke; it resumes at the same revision")
                 }
@@ -115,6 +122,24 @@ impl Follower {
             // Progress resets the pause.
             pause = if self.copy.revision() > before { RETRY_MIN } else { (pause * 2).min(RETRY_MAX) };
             tokio::time::sleep(pause).await;
+        }
+    }
+
+    /// With `--once`: what the agent leaves behind.
+    fn ended(&self) -> Result<()> {
+        let Sink::Linux(linux) = &self.sink else { return Ok(()) };
+        let tables = linux.tables();
+        match tables.refusals.first() {
+            None => Ok(()),
+            Some(first) => refuse(format!(
+                "the kernel refuses {} of {} rules: {} of {} on {}, for one: {}",
+                tables.refused,
+                self.copy.len(),
+                first.entry,
+                first.rules.join(", "),
+                first.device,
+                first.error
+            )),
         }
     }
 

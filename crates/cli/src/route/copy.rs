@@ -113,6 +113,10 @@ impl Copy {
         self.revision = 0;
     }
 
+    pub(super) fn rules(&self) -> impl Iterator<Item = &pb::Rule> {
+        self.rules.values()
+    }
+
     pub(super) fn len(&self) -> usize {
         self.rules.len()
     }

@@ -2,7 +2,8 @@
 //!
 //! `rules.rs` reads and writes them, `write.rs` several at once, `load.rs` writes files of them (`text.rs` is how they look there),
 //! `watch.rs` follows changes, `nodes.rs` lists hosts. `agent.rs` keeps a host's copy (`copy.rs`) up to date
-//! and puts it into effect (`sink.rs`, `linux.rs`).
+//! and puts it into effect (`sink.rs`, the folder
+//! `linux`).
 
 mod agent;
 mod client;
@@ -12,6 +13,7 @@ mod load;
 mod nodes;
 mod rules;
 mod sink;
+mod status;
 mod text;
 mod watch;
 mod write;

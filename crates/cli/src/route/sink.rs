@@ -16,7 +16,7 @@ pub(super) enum Sink {
     /// A shell command, run for each batch with the changes as JSON lines on its standard input.
     Hook(String),
     /// Neighbour and forwarding entries of Linux.
-    Linux(Box<Linux>),
+    Linux(Linux),
 }
 
 impl Sink {
@@ -25,13 +25,12 @@ impl Sink {
     /// # Errors
     /// The hook fails, or the system refuses.
     pub(super) async fn take(&mut self, changes: &[Change], revision: i64) -> Result<()> {
-        if changes.is_empty() {
-            return Ok(());
-        }
         match self {
             Self::Copy => Ok(()),
+            Self::Hook(_) if changes.is_empty() => Ok(()),
             Self::Hook(command) => hook(command, changes, revision).await,
-            Self::Linux(linux) => linux.take(changes).await,
+            // No changes are news too, for an agent that begins without a copy: no rules, say.
+            Self::Linux(linux) => linux.take(changes),
         }
     }
 }
