@@ -30,8 +30,10 @@ pub(crate) enum Route {
     Put(rules::Put),
     /// Look up rules
     Get(rules::Get),
-    /// List the rules of a group or a network
+    /// List the rules of a group or a network, or those with a host or MAC address
     List(rules::List),
+    /// Show at which revision groups changed last
+    GroupRevision(rules::GroupRevision),
     /// Delete rules, or all rules of a group or a network
     Delete(rules::Delete),
     /// Write and delete rules at one revision, if conditions hold
@@ -57,6 +59,7 @@ pub(crate) async fn run(route: Route) -> Result<ExitCode> {
         Route::Put(put) => rules::put(put).await,
         Route::Get(get) => rules::get(get).await,
         Route::List(list) => rules::list(list).await,
+        Route::GroupRevision(groups) => rules::group_revision(groups).await,
         Route::Delete(delete) => rules::delete(delete).await,
         Route::Write(write) => write::run(write).await,
         Route::Watch(watch) => watch::watch(watch).await,

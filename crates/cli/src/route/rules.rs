@@ -81,6 +81,24 @@ pub(crate) struct Of {
     /// List the rules of this network
     #[arg(long)]
     vni: Option<u32>,
+    /// List the rules with this host IP: reads all rules
+    #[arg(long)]
+    host_ip: Option<String>,
+    /// List the rules with this MAC: reads all rules
+    #[arg(long)]
+    mac: Option<String>,
+}
+
+/// Which groups to ask about.
+#[derive(Args)]
+pub(crate) struct GroupRevision {
+    /// Groups
+    #[arg(required = true, value_name = "GROUP")]
+    groups: Vec<String>,
+    #[command(flatten)]
+    read: Read,
+    #[command(flatten)]
+    connection: Connection,
 }
 
 /// A deletion.
@@ -157,10 +175,12 @@ pub(super) async fn get(get: Get) -> Result<ExitCode> {
 
 pub(super) async fn list(list: List) -> Result<ExitCode> {
     let List { of, revision, limit, read, connection } = list;
-    let of = match (of.group, of.vni) {
-        (Some(group), _) => pb::list_request::Of::Group(group),
-        (None, Some(vni)) => pb::list_request::Of::Vni(vni),
-        (None, None) => bail!("give --group or --vni"),
+    let of = match of {
+        Of { group: Some(group), .. } => pb::list_request::Of::Group(group),
+        Of { vni: Some(vni), .. } => pb::list_request::Of::Vni(vni),
+        Of { host_ip: Some(ip), .. } => pb::list_request::Of::HostIp(ip),
+        Of { mac: Some(mac), .. } => pb::list_request::Of::Mac(mac),
+        _ => bail!("give --group, --vni, --host-ip or --mac"),
     };
     let limit = limit.unwrap_or(usize::MAX);
     let mut routes = client(connection.any().await?);
@@ -175,13 +195,30 @@ pub(super) async fn list(list: List) -> Result<ExitCode> {
         request.limit = PAGE.min(u32::try_from(limit - rules.len()).unwrap_or(PAGE)).max(1);
         let page = routes.list(request.clone()).await?.into_inner();
         request.revision = page.header.map_or(request.revision, |header| header.revision);
-        request.after = page.rules.last().map(|rule| pb::RuleKey { vni: rule.vni, ip: rule.ip.clone() });
+        // Versions before this one do not say where the next page begins.
+        let last = page.rules.last().map(|rule| pb::RuleKey { vni: rule.vni, ip: rule.ip.clone() });
+        request.after = page.next.or(last);
         rules.extend(page.rules);
         if !page.more || rules.len() >= limit {
             break;
         }
     }
     show(&rules, &connection)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(super) async fn group_revision(asked: GroupRevision) -> Result<ExitCode> {
+    let GroupRevision { groups, read, connection } = asked;
+    let request = pb::GroupRevisionsRequest { groups: groups.clone(), consistency: read.consistency() };
+    let mut routes = client(connection.any().await?);
+    let revisions = routes.group_revisions(request).await?.into_inner().revisions;
+    let rows = groups.iter().zip(&revisions);
+    if connection.json {
+        output::json(&rows.map(|(group, at)| json!({ "group": group, "revision": at })).collect::<Value>())?;
+    } else {
+        let rows: Vec<_> = rows.map(|(group, at)| vec![group.clone(), at.to_string()]).collect();
+        output::table(&["group", "revision"], &rows)?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 

@@ -7,14 +7,12 @@
 //! its life changes only the node's own record: when the entry comes due, a new one takes its place at the
 //! node's deadline of then.
 
-use super::command::{
-    Command, Condition, DeleteMany, DeleteObject, Heartbeat, ObjectKind, Operation, Packed, PutObject, Write,
-    unpack_conditions, unpack_keys, unpack_rules,
-};
+use super::command::{Command, DeleteMany, DeleteObject, Heartbeat, ObjectKind, Operation, PutObject, Write};
 use super::record::{self, LastHeartbeat, Status};
 use super::reply::{Refusal, Reply, Response};
-use super::rule::{RuleKey, VNI_MAX, encode_record, group_in_body, group_of, revision_of};
-use super::table::{Rules, Table};
+use super::rule::{RuleKey, VNI_MAX, encode_record, revision_of};
+use super::table::Table;
+use super::write::Writer;
 use crate::codec::decode_command;
 use crate::expiry::{Expiry, ExpiryIndex};
 use crate::store::{StoreError, View, prefix_end};
@@ -31,7 +29,7 @@ type Done<T> = Result<Result<T, Refusal>, StoreError>;
 /// The route face's machine: the store holds its state; this holds what is derived from it.
 #[derive(Debug)]
 pub struct Machine {
-    table: Arc<Table>,
+    rules: Writer,
     expiries: ExpiryIndex,
 }
 
@@ -42,12 +40,12 @@ impl Machine {
     /// The store cannot be read.
     pub fn open(view: View<'_>, revision: Revision) -> Result<Self, StoreError> {
         let expiries = ExpiryIndex::open(view, record::EXPIRIES)?;
-        Ok(Self { table: Arc::new(Table::open(view, revision)?), expiries })
+        Ok(Self { rules: Writer::open(view, revision)?, expiries })
     }
 
     /// The newest rules.
     pub fn table(&self) -> &Arc<Table> {
-        &self.table
+        self.rules.table()
     }
 
     /// When the next node may be found dead; never later than it dies.
@@ -70,15 +68,15 @@ impl Machine {
     fn perform(&mut self, tx: &mut Tx<'_>, operation: Operation) -> Done<Response> {
         match operation {
             Operation::Put(puts) => {
-                let wrote = self.write(tx, Write { puts, ..Write::default() });
+                let wrote = self.rules.write(tx, Write { puts, ..Write::default() });
                 Ok(wrote.map(|(written, _)| Response::Written(written)))
             }
             Operation::Delete(deletes) => {
-                let wrote = self.write(tx, Write { deletes, ..Write::default() });
+                let wrote = self.rules.write(tx, Write { deletes, ..Write::default() });
                 Ok(wrote.map(|(_, count)| Response::Deleted { count, more: false }))
             }
             Operation::Write(write) => {
-                let wrote = self.write(tx, write);
+                let wrote = self.rules.write(tx, write);
                 Ok(wrote.map(|(written, deleted)| Response::Wrote { written, deleted }))
             }
             Operation::DeleteMany(request) => {
@@ -91,22 +89,7 @@ impl Machine {
         }
     }
 
-    /// Writes and deletes rules if the conditions hold; returns how many of each.
-    fn write(&self, tx: &mut Tx<'_>, write: Write) -> Result<(u64, u64), Refusal> {
-        let malformed = |_| Refusal::Malformed;
-        let puts = unpack_rules(write.puts).map_err(malformed)?;
-        let deletes = unpack_keys(write.deletes).map_err(malformed)?;
-        let conditions = unpack_conditions(write.conditions).map_err(malformed)?;
-        // Readers see all of a command, or nothing.
-        let mut table = self.table.change();
-        check(&table, &conditions)?;
-        let written = put_rules(tx, &mut table, puts);
-        let deleted = delete_rules(tx, &mut table, deletes.into_iter());
-        table.set_revision(tx.revision());
-        Ok((written, deleted))
-    }
-
-    fn delete_many(&self, tx: &mut Tx<'_>, request: &DeleteMany) -> Done<Response> {
+    fn delete_many(&mut self, tx: &mut Tx<'_>, request: &DeleteMany) -> Done<Response> {
         let mut found = match &request.group {
             Some(group) => self.old_members(group, request),
             None if request.vni > VNI_MAX => return Ok(Err(Refusal::Malformed)),
@@ -119,15 +102,13 @@ impl Machine {
             key.encode_into(&mut bytes);
             (key, bytes.into())
         });
-        let mut table = self.table.change();
-        let count = delete_rules(tx, &mut table, keys);
-        table.set_revision(tx.revision());
+        let count = self.rules.delete(tx, keys);
         Ok(Ok(Response::Deleted { count, more }))
     }
 
     /// The rules to delete, and one more if there are more than the limit.
     fn old_members(&self, group: &[u8], request: &DeleteMany) -> Vec<RuleKey> {
-        let table = self.table.look();
+        let table = self.rules.table().look();
         let old = table.members(group).filter(|(_, record)| revision_of(record) <= request.not_after);
         old.map(|(key, _)| *key).take(request.limit as usize + 1).collect()
     }
@@ -216,61 +197,6 @@ impl Machine {
         }
         Ok(())
     }
-}
-
-/// Refuses if a condition does not hold.
-fn check(table: &Rules, conditions: &[Condition]) -> Result<(), Refusal> {
-    for (place, Condition { key, revision: wanted }) in conditions.iter().enumerate() {
-        let found = table.get(key).map_or(0, |record| revision_of(record));
-        if found != *wanted {
-            return Err(Refusal::Condition { place, key: *key, wanted: *wanted, found });
-        }
-    }
-    Ok(())
-}
-
-/// Writes rules; returns how many.
-fn put_rules(tx: &mut Tx<'_>, table: &mut Rules, rules: Vec<(RuleKey, Packed)>) -> u64 {
-    let revision = tx.next_revision().0;
-    let mut written = 0;
-    for (key, (key_bytes, body)) in rules {
-        if table.get(&key).is_some_and(|old| revision_of(old) == revision) {
-            // A key twice in one command, which adapters refuse: the first write stands.
-            continue;
-        }
-        let record = encode_record(revision, &body);
-        let group = group_in_body(&body).expect("checked when unpacked");
-        let store_key = record::rule_key(&key_bytes);
-        if let Some(old) = table.insert(key, group, record[..].into()) {
-            let old_group = group_of(&old).expect("checked when written");
-            if old_group != group {
-                tx.change_also_known_as(record::group_key(old_group, &key_bytes), &store_key, None);
-            }
-        }
-        tx.change(store_key.clone(), Some(record.clone()));
-        tx.change_also_known_as(record::group_key(group, &key_bytes), &store_key, Some(record));
-        written += 1;
-    }
-    written
-}
-
-/// Deletes rules; returns how many there were.
-fn delete_rules(tx: &mut Tx<'_>, table: &mut Rules, keys: impl Iterator<Item = (RuleKey, Bytes)>) -> u64 {
-    let revision = tx.next_revision().0;
-    let mut count = 0;
-    for (key, key_bytes) in keys {
-        if table.get(&key).is_some_and(|rule| revision_of(rule) == revision) {
-            // Written and deleted in one command, which adapters refuse: the write stands.
-            continue;
-        }
-        let Some(old) = table.remove(&key) else { continue };
-        let group = group_of(&old).expect("checked when written");
-        let store_key = record::rule_key(&key_bytes);
-        tx.change(store_key.clone(), None);
-        tx.change_also_known_as(record::group_key(group, &key_bytes), &store_key, None);
-        count += 1;
-    }
-    count
 }
 
 /// As [`Machine::old_members`], for a network.

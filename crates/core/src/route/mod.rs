@@ -1,7 +1,7 @@
 //! The route face: rules by (VNI, IP), each in a group, and the objects around them.
 //!
 //! `command.rs` and `reply.rs` are what clients ask and are answered, `machine.rs` is what a command does,
-//! `table.rs` the newest rules in memory, `query.rs` how the store is read, `rule.rs` a rule and its bytes,
+//! `write.rs` what it does to rules, `table.rs` the newest rules in memory, `query.rs` how the store is read, `rule.rs` a rule and its bytes,
 //! `record.rs` all other bytes in the store.
 //!
 //! **Invariant: Names of a change.** A rule is stored once, under its (VNI, IP); its changes carry
@@ -16,13 +16,14 @@ mod rule;
 #[cfg(any(test, feature = "testing"))]
 pub(crate) mod script;
 mod table;
+mod write;
 
 pub use command::{
     Command, Condition, DeleteMany, DeleteObject, Heartbeat, ObjectKind, Operation, PutObject, Write,
     pack_condition, pack_keys, pack_rule,
 };
 pub use machine::Machine;
-pub use query::{Scope, changed, node_statuses, object, objects, rule, rules};
+pub use query::{Scope, all_rules, changed, group_revision, node_statuses, object, objects, rule, rules};
 pub(crate) use record::FACE;
 pub use record::NAME_BYTES_MAX;
 pub use reply::{Changed, Node, Object, Refusal, Reply, Response};

@@ -8,6 +8,7 @@ use super::rule::{Rule, RuleKey, group_of};
 use crate::codec::Malformed;
 use crate::history::Change;
 use crate::store::{Order, StoreError, View, prefix_end};
+use crate::types::Revision;
 use bytes::Bytes;
 
 /// What to list or watch.
@@ -77,6 +78,36 @@ pub fn rules<'a>(
 
 fn decode_rule(store_key: &Bytes, value: Bytes) -> Result<Rule, StoreError> {
     Ok(Rule::decode(RuleKey::decode(&store_key[record::RULES.len()..])?, &value)?)
+}
+
+/// All rules after `after` (all for `None`), in key order, lazily. Reads all of them: about a second per million.
+pub fn all_rules<'a>(
+    view: View<'a>,
+    after: Option<RuleKey>,
+) -> impl Iterator<Item = Result<Rule, StoreError>> + 'a {
+    let mut from = record::RULES.to_vec();
+    if let Some(after) = after {
+        after.encode_into(&mut from);
+        from.push(0);
+    }
+    view.scan(&from, &prefix_end(&record::RULES), Order::Ascending).map(|pair| {
+        let (store_key, value) = pair?;
+        decode_rule(&store_key, value)
+    })
+}
+
+/// The revision of the newest change of a group's rules, as of `view`: one was put into it, changed in it, or
+/// removed from it. For a group without a change since such changes are recorded, which earlier versions did not, an
+/// upper bound; `None` if none was recorded yet.
+///
+/// # Errors
+/// The store failed.
+pub fn group_revision(view: View<'_>, group: &[u8]) -> Result<Option<Revision>, StoreError> {
+    let recorded = match view.get(&record::group_change_key(group))? {
+        None => view.get(&record::CHANGES_SINCE)?,
+        recorded => recorded,
+    };
+    Ok(recorded.map(record::decode_revision).transpose()?)
 }
 
 /// One object.

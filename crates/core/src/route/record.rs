@@ -9,6 +9,9 @@
 //! 0x02 'h' name                        -> its last heartbeat: varints stamp, deadline, applied revision, and,
 //!                                         if its expiry entry is early, deadline minus that of the entry; if
 //!                                         it is late, 0 and that of the entry minus deadline
+//! 0x02 'c' group                       -> u64 revision of the newest change of the group's rules
+//! 0x02 'C'                             -> u64 revision after which every change of a group was recorded under
+//!                                         'c'; absent until there is one
 //! 0x02 'x' u64 deadline, name          -> nothing: look at the node at the deadline, see crate::expiry
 //! ```
 
@@ -16,7 +19,7 @@ use super::command::ObjectKind;
 use super::rule::RuleKey;
 use crate::codec::{Malformed, Reader, put_varint};
 use crate::limits::STORE_KEY_BYTES_MAX;
-use crate::types::Stamp;
+use crate::types::{Revision, Stamp};
 use bytes::Bytes;
 
 /// The first byte of the face's store keys.
@@ -28,6 +31,9 @@ pub const NAME_BYTES_MAX: usize = STORE_KEY_BYTES_MAX - 10;
 
 pub(super) const RULES: [u8; 2] = [FACE, b'r'];
 pub(super) const GROUPS: [u8; 2] = [FACE, b'g'];
+const GROUP_CHANGES: [u8; 2] = [FACE, b'c'];
+/// From which revision on changes of groups are recorded.
+pub(super) const CHANGES_SINCE: [u8; 2] = [FACE, b'C'];
 pub(super) const OBJECTS: [u8; 2] = [FACE, b'o'];
 pub(super) const STATUSES: [u8; 2] = [FACE, b's'];
 /// The keyspace of the expiry index.
@@ -53,6 +59,19 @@ pub(super) fn group_prefix(group: &[u8]) -> Vec<u8> {
 pub(super) fn group_key(group_name: &[u8], rule_key: &[u8]) -> Bytes {
     let length = u8::try_from(group_name.len()).expect("groups' lengths are checked where they enter");
     [&GROUPS, [length].as_slice(), group_name, rule_key].concat().into()
+}
+
+/// Where the revision of a group's newest change is.
+pub(super) fn group_change_key(group: &[u8]) -> Vec<u8> {
+    [&GROUP_CHANGES, group].concat()
+}
+
+pub(super) fn encode_revision(revision: Revision) -> Bytes {
+    Bytes::copy_from_slice(&revision.0.to_be_bytes())
+}
+
+pub(super) fn decode_revision(record: Bytes) -> Result<Revision, Malformed> {
+    Reader::new(record, "revision of a group").u64().map(Revision)
 }
 
 /// The group and the rule key in the part of a store key after [`GROUPS`].
@@ -150,6 +169,9 @@ mod tests {
         assert_eq!(&rule_key(b"key")[..], b"\x02rkey");
         assert_eq!(vni_prefix(0x0102), b"\x02r\0\x01\x02");
         assert_eq!(&group_key(b"grp", b"key")[..], b"\x02g\x03grpkey");
+        assert_eq!(group_change_key(b"grp"), b"\x02cgrp");
+        assert_eq!(&encode_revision(Revision(258))[..], b"\0\0\0\0\0\0\x01\x02");
+        assert_eq!(decode_revision(encode_revision(Revision(258))), Ok(Revision(258)));
         assert_eq!(&object_key(ObjectKind::Vpc, b"name")[..], b"\x02o\x01name");
         let expiry_key = crate::expiry::encode_key(EXPIRIES, Stamp(1), b"n");
         assert_eq!(expiry_key, b"\x02x\0\0\0\0\0\0\0\x01n");

@@ -5,6 +5,7 @@
 //! raw-put TEXT (as packed rules)
 //! write [if VNI IP REVISION] ; [put RULE] ; [del VNI IP] ; ... (a rule as after put)
 //! del VNI IP; ...   del-group GROUP LIMIT [not-after=REVISION]   del-vni VNI LIMIT   get VNI IP [rev=N]
+//! group NAME [rev=N] (the revision of its newest change)
 //! list group=NAME|vni=N [rev=N] [after=VNI,IP] [limit=N]
 //! object KIND NAME TEXT   del-object KIND NAME   objects KIND   beat NODE TTL_MS REVISION   nodes
 //! events FROM group=NAME|vni=N|kind=N|status
@@ -14,8 +15,8 @@
 
 use super::{
     Changed, Condition, DeleteMany, DeleteObject, Heartbeat, ObjectKind, Operation, PutObject, Reply, Rule,
-    RuleKey, Scope, Write, changed, node_statuses, objects, pack_condition, pack_keys, pack_rule, rule,
-    rules,
+    RuleKey, Scope, Write, changed, group_revision, node_statuses, objects, pack_condition, pack_keys,
+    pack_rule, rule, rules,
 };
 use crate::golden::{Line, Vocabulary, World, number};
 use crate::{Event, Revision};
@@ -48,6 +49,10 @@ fn run(world: &mut World<'_>, line: &Line<'_>) -> bool {
         }
         "get" => get(world, line),
         "list" => list(world, line),
+        "group" => {
+            let revision = group_revision(world.view_at(at(line)), words[0].as_bytes()).unwrap();
+            world.say(revision.map_or("unknown".into(), |revision| format!("revision {revision}")));
+        }
         "object" => {
             let (name, body) = (bytes(words[1]), bytes(words[2]));
             apply(world, Operation::PutObject(PutObject { kind: line.number(0), name, body }));

@@ -102,6 +102,13 @@ impl route_server::Route for Route {
         Ok(Response::new(list::list(&self.engine, request.into_inner()).await?))
     }
 
+    async fn group_revisions(
+        &self,
+        request: Request<pb::GroupRevisionsRequest>,
+    ) -> Result<Response<pb::GroupRevisionsResponse>, Status> {
+        Ok(Response::new(list::group_revisions(&self.engine, request.into_inner()).await?))
+    }
+
     type WatchStream = AnswerStream<Encoded>;
 
     async fn watch(&self, request: Request<pb::WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {

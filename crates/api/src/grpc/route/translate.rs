@@ -58,7 +58,7 @@ fn check_vni(field: &str, vni: u32) -> Result<(), String> {
 }
 
 /// An address. One of IPv4 that is written as one of IPv6 (`::ffff:10.0.0.1`) is the one of IPv4.
-fn ip(field: &str, text: &str) -> Result<IpAddr, String> {
+pub(super) fn ip(field: &str, text: &str) -> Result<IpAddr, String> {
     let parsed = text.parse::<IpAddr>();
     let address = parsed.map_err(|_| format!("{field}: {text:?} is not an IPv4 or IPv6 address"))?;
     Ok(address.to_canonical())
@@ -220,18 +220,24 @@ pub(super) fn lossy(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// What a watch follows, without duplicates.
-pub(super) fn scopes(request: &pb::WatchRequest) -> Result<Vec<Scope>, Error> {
-    let mut scopes = Vec::new();
-    for (place, group) in request.groups.iter().enumerate() {
+/// Checks the lengths of groups' names.
+pub(super) fn check_groups(field: &str, groups: &[String]) -> Result<(), Error> {
+    for (place, group) in groups.iter().enumerate() {
         if group.len() > GROUP_BYTES_MAX {
             return Err(Error::invalid(format_args!(
-                "groups[{place}]: {} bytes are too long, at most {GROUP_BYTES_MAX}",
+                "{field}[{place}]: {} bytes are too long, at most {GROUP_BYTES_MAX}",
                 group.len()
             )));
         }
-        scopes.push(Scope::Group(Bytes::copy_from_slice(group.as_bytes())));
     }
+    Ok(())
+}
+
+/// What a watch follows, without duplicates.
+pub(super) fn scopes(request: &pb::WatchRequest) -> Result<Vec<Scope>, Error> {
+    check_groups("groups", &request.groups)?;
+    let group = |group: &String| Scope::Group(Bytes::copy_from_slice(group.as_bytes()));
+    let mut scopes: Vec<Scope> = request.groups.iter().map(group).collect();
     for (place, vni) in request.vnis.iter().enumerate() {
         check_vni(&format!("vnis[{place}]"), *vni).map_err(Error::invalid)?;
         scopes.push(Scope::Vni(*vni));
