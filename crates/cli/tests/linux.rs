@@ -2,15 +2,20 @@
 //! hold is read by `ip` and `bridge`.
 
 use anyhow::{Context, Result, ensure};
+use quoin_testkit::http::{self, Response};
 use quoin_testkit::wait_blocking;
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use tempfile::TempDir;
 
+/// Where agents serve their status, each in its namespace.
+const STATUS: &str = "127.0.0.1:9000";
 const QUOIN: &str = env!("CARGO_BIN_EXE_quoin");
 
 /// Why no namespace with a VXLAN device can be made here; `None` if it can.
@@ -85,6 +90,28 @@ impl Host {
         Ok(File::options().create(true).append(true).open(self.folder.path().join(name))?)
     }
 
+    /// A page of the agent, asked for by a thread within the namespace.
+    fn page(&self, path: &str) -> Result<Response> {
+        let namespace = File::open(format!("/proc/{}/ns/net", self.namespace.id()))?;
+        std::thread::scope(|scope| {
+            let asked = scope.spawn(|| {
+                move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
+                http::get(STATUS.parse()?, path)
+            });
+            asked.join().expect("asking does not panic")
+        })
+    }
+
+    fn wait_for_metrics(&self, lines: &[&str]) -> Result<()> {
+        wait_blocking(&format!("the metrics {lines:?}"), || {
+            let page = self.page("/metrics")?.body;
+            let missing = lines.iter().find(|line| !page.lines().any(|found| found == **line));
+            ensure!(missing.is_none(), "{missing:?} is missing in {page}");
+            Ok(())
+        })
+        .with_context(|| self.said())
+    }
+
     /// What the agent has said, in all its lives.
     fn said(&self) -> String {
         std::fs::read_to_string(self.folder.path().join("agent.log")).unwrap_or_default()
@@ -106,7 +133,8 @@ impl Host {
         let log = self.log("agent.log")?;
         let agent = self
             .command(QUOIN)
-            .args("route agent --group g --dir copy --apply-linux".split(' '))
+            .args("route agent --group g --dir copy --apply-linux --listen-http".split(' '))
+            .arg(STATUS)
             .args(arguments.split_whitespace())
             .stdout(Stdio::null())
             .stderr(log)
@@ -228,12 +256,27 @@ fn a_refused_rule_holds_up_no_other_and_is_told_of() -> Result<()> {
     let right = [("10.0.0.2", M2), (M2, "192.168.0.2")];
     host.wait_for("vxlan100", &[&[("10.0.0.1", M1)][..], &right].concat())?;
     host.wait_for("vxlan200", &[("10.0.0.3", M3), (M3, "192.168.0.3")])?;
-    // An entry that may not become what its rule wants is not left as it was.
     host.start_agent("--resync 0.1")?;
+    host.wait_for_metrics(&[
+        "quoin_agent_rules 3",
+        "quoin_agent_rules_in_effect 2",
+        "quoin_agent_rules_refused 1",
+        "quoin_agent_up_to_date 1",
+        "quoin_agent_devices 2",
+    ])?;
+    let status: Value = serde_json::from_str(&host.page("/status")?.body)?;
+    let refusal = &status["tables"]["refusals"][0];
+    ensure!(refusal["rules"] == serde_json::json!(["100/10.0.0.1"]), "{status}");
+    ensure!(refusal["error"].as_str().is_some_and(|error| error.contains("not supported")), "{status}");
+    ensure!(host.page("/readyz")?.status == 200);
+    // An entry that may not become what its rule wants is not left as it was.
     host.route(&format!("put 200/10.0.0.3 --mac {M3} --host-ip fd00::98 --group g"))?;
     host.wait_for("vxlan200", &[("10.0.0.3", M3)])?;
+    host.wait_for_metrics(&["quoin_agent_rules_refused 2", "quoin_agent_rules_in_effect 1"])?;
     host.route(&format!("put 200/10.0.0.3 --mac {M3} --host-ip 192.168.0.4 --group g"))?;
     host.wait_for("vxlan200", &[("10.0.0.3", M3), (M3, "192.168.0.4")])?;
+    host.route("delete 100/10.0.0.1")?;
+    host.wait_for_metrics(&["quoin_agent_rules_refused 0", "quoin_agent_rules_in_effect 2"])?;
     let told = host.said().matches("the kernel refuses an entry").count();
     ensure!(told == 2, "told {told} times: {}", host.said());
     Ok(())
@@ -248,7 +291,7 @@ fn devices_are_programmed_whenever_they_appear() -> Result<()> {
     // Only a change of the device can be what makes the agent write.
     host.start_agent("--resync 3600")?;
     let wanted = [("10.0.0.1", M1), (M1, "192.168.0.1"), ("fd00::2", M2), (M2, "192.168.0.2")];
-    wait_blocking("the rules to be known", || host.said().contains("without_device=2"))?;
+    host.wait_for_metrics(&["quoin_agent_rules_without_device 2", "quoin_agent_rules_in_effect 0"])?;
     host.add_device(100)?;
     host.wait_for("vxlan100", &wanted)?;
     host.shell("ip link del vxlan100")?;
@@ -323,6 +366,12 @@ fn what_other_hands_change_is_undone_and_what_they_own_is_kept() -> Result<()> {
     host.route("delete 100/10.0.0.1 100/fd00::2")?;
     host.wait_for("vxlan100", &foreign)?;
     // Two agents would undo each other's work.
+    let page = host.page("/metrics")?.body;
+    let repaired = page
+        .lines()
+        .find_map(|line| line.strip_prefix("quoin_agent_entries_repaired_total{when=\"periodic\"} "));
+    // 2 deleted, 2 replaced, a port and two flushed; an entry of another hand is removed before ours comes.
+    ensure!(repaired.is_some_and(|count| count.parse().is_ok_and(|count: u64| count >= 7)), "{page}");
     let second = host.quoin("route agent --group h --dir other --apply-linux --once")?;
     let said = String::from_utf8(second.stderr)?;
     ensure!(!second.status.success() && said.contains("another agent"), "{said}");
@@ -341,6 +390,7 @@ fn an_agent_without_its_copy_keeps_the_tables_until_it_knows_the_rules() -> Resu
     std::fs::remove_dir_all(host.folder.path().join("copy"))?;
     host.start_agent("--resync 0.1")?;
     wait_blocking("the agent to ask", || host.said().contains("the watch broke"))?;
+    ensure!(host.page("/readyz")?.status == 503);
     host.shell("ip link set vxlan100 mtu 1400")?;
     host.wait_for("vxlan100", &[("10.0.0.1", M1), (M1, "192.168.0.1")])?;
     host.start_node()?;

@@ -7,20 +7,23 @@ use super::client::client;
 use super::copy::{Change, Copy, Key};
 use super::linux::Linux;
 use super::sink::Sink;
+use super::status::{self, Board, Status};
 use crate::connection::Connection;
 use crate::ending::Ending;
 use crate::outcome::refuse;
 use anyhow::{Context, Result, anyhow, ensure};
 use clap::Args;
+use parking_lot::Mutex;
 use quoin_load::seconds;
 use quoin_proto::quoin::route::v1 as pb;
 use quoin_proto::quoin::route::v1::watch_response::Kind;
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
+use tokio::task::JoinSet;
 use tonic::Code;
 
 /// How often the server reports progress while nothing changes.
@@ -63,6 +66,9 @@ pub(crate) struct Agent {
     /// Seconds without a report after which the host counts as dead
     #[arg(long, default_value = "15", value_name = "SECONDS", value_parser = seconds)]
     ttl: Duration,
+    /// Address at which to serve /metrics for Prometheus, /status as JSON and /readyz
+    #[arg(long, value_name = "ADDRESS")]
+    listen_http: Option<SocketAddr>,
     /// Exit once the copy is up to date and in effect
     #[arg(long)]
     once: bool,
@@ -78,23 +84,34 @@ pub(super) async fn run(mut agent: Agent) -> Result<ExitCode> {
     agent.groups.sort();
     agent.groups.dedup();
     let copy = Copy::open(&agent.dir, &agent.groups)?;
+    let status = Status { revision: copy.revision(), rules: copy.len(), ..Status::default() };
+    let board = Board::new(Mutex::new(status));
     let sink = match &agent.hook {
         Some(hook) => Sink::Hook(hook.clone()),
-        None if agent.apply_linux => Sink::Linux(Linux::open(&agent.device, agent.resync, &copy)?),
+        None if agent.apply_linux => {
+            Sink::Linux(Linux::open(&agent.device, agent.resync, &copy, Arc::clone(&board))?)
+        }
         None => Sink::Copy,
     };
     tracing::info!(rules = copy.len(), revision = copy.revision(), dir = %agent.dir.display(), "copy opened");
-    let applied = Arc::new(AtomicI64::new(copy.revision()));
-    let beating =
-        agent.node.clone().map(|node| tokio::spawn(beat(Heart::of(&agent, node), Arc::clone(&applied))));
-    let follower = Follower { agent, copy, sink, applied, endpoint: 0 };
+    let mut beside = JoinSet::new();
+    if let Some(address) = agent.listen_http {
+        let serving = status::serve(address, Arc::clone(&board)).await?;
+        beside.spawn(async {
+            if let Err(error) = serving.await {
+                tracing::error!(%error, "serving /metrics ended");
+            }
+        });
+    }
+    if let Some(node) = agent.node.clone() {
+        beside.spawn(beat(Heart::of(&agent, node), Arc::clone(&board)));
+    }
+    let follower = Follower { agent, copy, sink, board, endpoint: 0 };
     let ended = tokio::select! {
         ended = follower.follow() => ended,
         () = ending.asked() => Ok(()),
     };
-    if let Some(beating) = beating {
-        beating.abort();
-    }
+    beside.shutdown().await;
     ended.map(|()| ExitCode::SUCCESS)
 }
 
@@ -102,8 +119,8 @@ struct Follower {
     agent: Agent,
     copy: Copy,
     sink: Sink,
-    /// The revision that heartbeats report.
-    applied: Arc<AtomicI64>,
+    /// Heartbeats report its revision.
+    board: Board,
     /// Counts attempts: endpoints take turns.
     endpoint: usize,
 }
@@ -116,7 +133,10 @@ impl Follower {
             match self.watch().await {
                 Ok(()) => return self.ended(),
                 Err(error) => {
-                    tracing::warn!(error = %format!("{error:#}"), "the watch broke; it resumes at the same revision")
+                    tracing::warn!(error = %format!("{error:#}"), "the watch broke; it resumes at the same revision");
+                    let mut status = self.board.lock();
+                    status.up_to_date = false;
+                    status.watches_broken += 1;
                 }
             }
             // Progress resets the pause.
@@ -127,8 +147,7 @@ impl Follower {
 
     /// With `--once`: what the agent leaves behind.
     fn ended(&self) -> Result<()> {
-        let Sink::Linux(linux) = &self.sink else { return Ok(()) };
-        let tables = linux.tables();
+        let tables = self.board.lock().tables.clone().unwrap_or_default();
         match tables.refusals.first() {
             None => Ok(()),
             Some(first) => refuse(format!(
@@ -199,9 +218,12 @@ impl Follower {
                 ),
                 Kind::Progress | Kind::Unspecified => {}
             }
-            // Up to date: the snapshot is complete, or the server has no newer changes.
-            if self.agent.once && matches!(kind, Kind::SnapshotEnd | Kind::Progress) {
-                return Ok(());
+            // The snapshot is complete, or the server has no newer changes.
+            if matches!(kind, Kind::SnapshotEnd | Kind::Progress) {
+                self.board.lock().up_to_date = true;
+                if self.agent.once {
+                    return Ok(());
+                }
             }
         }
     }
@@ -210,7 +232,10 @@ impl Follower {
         self.sink.take(&changes, revision).await?;
         let count = changes.len();
         self.copy.take(changes, revision)?;
-        self.applied.store(revision, Ordering::Relaxed);
+        {
+            let mut status = self.board.lock();
+            (status.revision, status.rules) = (revision, self.copy.len());
+        }
         if count > 0 {
             tracing::info!(changes = count, revision, rules = self.copy.len(), "in effect");
         }
@@ -255,11 +280,12 @@ impl Heart {
 }
 
 /// Sends heartbeats, three within the time to live.
-async fn beat(heart: Heart, applied: Arc<AtomicI64>) {
+async fn beat(heart: Heart, board: Board) {
     let mut period = tokio::time::interval(heart.ttl / 3);
     loop {
         period.tick().await;
-        if let Err(error) = heart.beat(applied.load(Ordering::Relaxed)).await {
+        let revision = board.lock().revision;
+        if let Err(error) = heart.beat(revision).await {
             tracing::warn!(error = %format!("{error:#}"), "sending a heartbeat failed");
         }
     }

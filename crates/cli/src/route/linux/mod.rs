@@ -27,7 +27,7 @@ pub(super) use here::Linux;
 #[cfg(target_os = "linux")]
 mod here {
     use super::super::copy::{Change, Copy};
-    use super::super::status::Tables;
+    use super::super::status::Board;
     use super::names::Names;
     use super::netlink::LinkChanges;
     use super::reconcile::{Reconciler, Why};
@@ -56,13 +56,18 @@ mod here {
         ///
         /// # Errors
         /// The name lacks `{vni}`, another agent has these devices, or the kernel refuses.
-        pub(in super::super) fn open(device: &str, resync: Duration, copy: &Copy) -> Result<Self> {
+        pub(in super::super) fn open(
+            device: &str,
+            resync: Duration,
+            copy: &Copy,
+            board: Board,
+        ) -> Result<Self> {
             let names = Names::new(device)?;
             let alone = alone(device)?;
             // Heard of before the devices are listed: none is missed.
             let changes = LinkChanges::listen()?;
-            let mut reconciler = Reconciler::open(names, copy.rules(), copy.revision() != 0)?;
-            reconciler.compare(Why::Start)?;
+            let mut reconciler = Reconciler::open(names, copy.rules(), copy.revision() != 0, board)?;
+            reconciler.start()?;
             let reconciler = Arc::new(Mutex::new(reconciler));
             let (links, now_and_then) = (Arc::clone(&reconciler), Arc::clone(&reconciler));
             let threads = [
@@ -83,11 +88,6 @@ mod here {
             ensure!(!self.threads.iter().any(JoinHandle::is_finished), "a thread of this agent has died");
             // The kernel's answers take their time, and other tasks go on meanwhile.
             tokio::task::block_in_place(|| self.reconciler.lock().take(changes))
-        }
-
-        /// What is in effect, and what is not.
-        pub(in super::super) fn tables(&self) -> Tables {
-            self.reconciler.lock().tables().clone()
         }
     }
 
@@ -130,7 +130,7 @@ mod here {
 #[cfg(not(target_os = "linux"))]
 mod elsewhere {
     use super::super::copy::{Change, Copy};
-    use super::super::status::Tables;
+    use super::super::status::Board;
     use anyhow::Result;
     use std::time::Duration;
 
@@ -138,15 +138,11 @@ mod elsewhere {
     pub(in super::super) struct Linux(std::convert::Infallible);
 
     impl Linux {
-        pub(in super::super) fn open(_: &str, _: Duration, _: &Copy) -> Result<Self> {
+        pub(in super::super) fn open(_: &str, _: Duration, _: &Copy, _: Board) -> Result<Self> {
             anyhow::bail!("--apply-linux needs Linux; use --hook on this system")
         }
 
         pub(in super::super) fn take(&self, _: &[Change]) -> Result<()> {
-            match self.0 {}
-        }
-
-        pub(in super::super) fn tables(&self) -> Tables {
             match self.0 {}
         }
     }

@@ -5,7 +5,7 @@
 //! nothing else.
 
 use super::super::copy::Change;
-use super::super::status::{Refused, Tables};
+use super::super::status::{Board, Refused, Tables};
 use super::desired::{Desired, Entry, Touched};
 use super::difference::{Step, difference, step};
 use super::message::{Actual, ENODEV, ENOENT, ENXIO, EPERM, Link, Refusal, Request};
@@ -33,7 +33,10 @@ pub(super) struct Reconciler {
     known: bool,
     /// The last pass failed, so the tables may lack changes that the desired state has.
     behind: bool,
+    /// The list of refused rules has to be made anew.
+    refusals_changed: bool,
     tables: Tables,
+    board: Board,
 }
 
 /// Why the tables are compared.
@@ -51,6 +54,7 @@ impl Reconciler {
         names: Names,
         rules: impl Iterator<Item = &'a pb::Rule>,
         known: bool,
+        board: Board,
     ) -> Result<Self> {
         Ok(Self {
             names,
@@ -60,13 +64,20 @@ impl Reconciler {
             refused: BTreeMap::new(),
             known,
             behind: true,
+            refusals_changed: false,
             tables: Tables::default(),
+            board,
         })
     }
 
-    /// What is in effect, and what is not.
-    pub(super) fn tables(&self) -> &Tables {
-        &self.tables
+    /// Makes the tables what the rules of the copy want.
+    ///
+    /// # Errors
+    /// The connection to the kernel fails, or it refuses everything.
+    pub(super) fn start(&mut self) -> Result<()> {
+        let done = self.compare(Why::Start);
+        self.publish();
+        done
     }
 
     /// Puts changes of the rules into effect. Afterwards all rules are known.
@@ -75,6 +86,12 @@ impl Reconciler {
     /// The connection to the kernel fails, or it refuses everything. Taking the same changes again makes up
     /// for it.
     pub(super) fn take(&mut self, changes: &[Change]) -> Result<()> {
+        let done = self.take_now(changes);
+        self.publish();
+        done
+    }
+
+    fn take_now(&mut self, changes: &[Change]) -> Result<()> {
         let touched = self.desired.fold(changes);
         self.tell_conflicts(&touched);
         if !self.known || self.behind {
@@ -86,7 +103,9 @@ impl Reconciler {
             let Some(device) = self.devices.get(&entry.0) else { continue };
             let new = self.desired.value(&entry);
             // What was refused is not in the tables. Unless it changes, the next comparison tries it again.
-            let refused = self.refused.contains_key(&entry) && old != new;
+            let refused = self.refused.contains_key(&entry);
+            self.refusals_changed |= refused;
+            let refused = refused && old != new;
             if refused && new.is_none() {
                 self.refused.remove(&entry);
                 continue;
@@ -97,7 +116,6 @@ impl Reconciler {
         self.behind = true;
         self.make(&mut steps)?;
         self.behind = false;
-        self.count();
         Ok(())
     }
 
@@ -109,7 +127,6 @@ impl Reconciler {
         self.behind = true;
         self.devices = self.find_devices()?;
         if !self.known {
-            self.count();
             return Ok(());
         }
         let mut by_device: HashMap<u32, Vec<Actual>> = HashMap::new();
@@ -125,7 +142,6 @@ impl Reconciler {
         self.repair(&mut steps, why)?;
         self.behind = false;
         self.tables.comparisons += 1;
-        self.count();
         Ok(())
     }
 
@@ -159,16 +175,16 @@ impl Reconciler {
         }
         self.repair(&mut steps, Why::Links)?;
         self.behind = false;
-        self.count();
         Ok(())
     }
 
-    /// Tells of a failed comparison. The next one makes up for it.
+    /// Tells how a comparison ended. The next one makes up for a failure.
     pub(super) fn note(&mut self, done: Result<()>) {
         if let Err(error) = done {
             self.tables.comparisons_failed += 1;
             tracing::warn!(error = %format!("{error:#}"), "comparing the tables with the rules failed");
         }
+        self.publish();
     }
 
     fn find_devices(&mut self) -> Result<BTreeMap<u32, u32>> {
@@ -181,7 +197,7 @@ impl Reconciler {
                 tracing::warn!(device = link.name, kind = link.kind, "left alone: not a VXLAN device");
             }
         }
-        self.refused.retain(|(vni, _), _| devices.contains_key(vni));
+        self.refusals_changed |= !self.refused.is_empty();
         Ok(devices)
     }
 
@@ -213,6 +229,7 @@ impl Reconciler {
         self.netlink.change(&requests, |at, refusal| refusals.push((at, refusal)))?;
         let made = steps.len() - refusals.len();
         let before = std::mem::take(&mut self.refused);
+        self.refusals_changed |= !before.is_empty() || !refusals.is_empty();
         self.refused = self.still_refused(&before, steps);
         let (mut stale, mut told) = (Vec::new(), 0);
         for (at, refusal) in refusals {
@@ -285,24 +302,31 @@ impl Reconciler {
     }
 
     /// Brings the numbers up to date.
-    fn count(&mut self) {
-        self.refused.retain(|(vni, _), _| self.devices.contains_key(vni));
-        let rules: BTreeSet<_> = self.refused.keys().flat_map(|entry| self.desired.rules_of(entry)).collect();
+    fn publish(&mut self) {
+        if std::mem::take(&mut self.refusals_changed) {
+            self.refused.retain(|(vni, _), _| self.devices.contains_key(vni));
+            let rules: BTreeSet<_> =
+                self.refused.keys().flat_map(|entry| self.desired.rules_of(entry)).collect();
+            self.tables.refused = rules.len();
+            let listed = self.refused.iter().take(LISTED_MAX);
+            self.tables.refusals = listed.map(|(entry, refusal)| self.refusal(entry, refusal)).collect();
+        }
         let unplaced = self.desired.rules_by_network().filter(|(vni, _)| !self.devices.contains_key(vni));
-        let without_device = unplaced.map(|(_, rules)| rules).sum();
-        let (refused, without_mac) = (rules.len(), self.desired.without_mac());
-        let skipped = (self.tables.without_mac, self.tables.without_device) != (without_mac, without_device);
-        self.tables.devices = self.devices.len();
-        self.tables.refused = refused;
-        self.tables.without_mac = without_mac;
-        self.tables.without_device = without_device;
-        self.tables.conflicts = self.desired.conflicts();
-        self.tables.in_effect = self.desired.rules() - refused - without_mac - without_device;
-        self.tables.refusals =
-            self.refused.iter().take(LISTED_MAX).map(|(entry, why)| self.refusal(entry, why)).collect();
-        if skipped && without_mac + without_device > 0 {
+        let (without_mac, without_device) =
+            (self.desired.without_mac(), unplaced.map(|(_, rules)| rules).sum());
+        let tables = &mut self.tables;
+        if (tables.without_mac, tables.without_device) != (without_mac, without_device)
+            && without_mac + without_device > 0
+        {
             tracing::warn!(without_mac, without_device, "skipped rules without a MAC address or a device");
         }
+        tables.devices = self.devices.len();
+        tables.without_mac = without_mac;
+        tables.without_device = without_device;
+        tables.conflicts = self.desired.conflicts();
+        tables.in_effect = self.desired.rules() - tables.refused - without_mac - without_device;
+        tables.behind = self.behind;
+        self.board.lock().tables = Some(tables.clone());
     }
 
     fn refusal(&self, entry: &Entry, refusal: &Refusal) -> Refused {
