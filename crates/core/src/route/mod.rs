@@ -12,6 +12,7 @@ mod machine;
 mod query;
 mod record;
 mod reply;
+mod row;
 mod rule;
 #[cfg(any(test, feature = "testing"))]
 pub(crate) mod script;

@@ -61,6 +61,28 @@ pub(super) fn group_key(group_name: &[u8], rule_key: &[u8]) -> Bytes {
     [&GROUPS, [length].as_slice(), group_name, rule_key].concat().into()
 }
 
+/// What a rule's write stores, and by which name its group's watchers know it.
+pub(super) struct Written {
+    pub(super) store_key: Bytes,
+    pub(super) group_key: Bytes,
+    pub(super) record: Bytes,
+}
+
+/// All that belongs to a write of a rule, in one allocation: they live and end together, in the event.
+pub(super) fn written(rule_key: &[u8], group: &[u8], revision: u64, body: &[u8]) -> Written {
+    let length = u8::try_from(group.len()).expect("groups' lengths are checked where they enter");
+    let revision = revision.to_be_bytes();
+    let parts = [&RULES, rule_key, &GROUPS, &[length], group, rule_key, &revision, body];
+    let key_end = RULES.len() + rule_key.len();
+    let group_end = key_end + GROUPS.len() + 1 + group.len() + rule_key.len();
+    let all = Bytes::from(parts.concat());
+    Written {
+        store_key: all.slice(..key_end),
+        group_key: all.slice(key_end..group_end),
+        record: all.slice(group_end..),
+    }
+}
+
 /// Where the revision of a group's newest change is.
 pub(super) fn group_change_key(group: &[u8]) -> Vec<u8> {
     [&GROUP_CHANGES, group].concat()
@@ -162,6 +184,7 @@ impl Status {
 
 #[cfg(test)]
 mod tests {
+    use super::super::rule::encode_record;
     use super::*;
 
     #[test]
@@ -169,6 +192,9 @@ mod tests {
         assert_eq!(&rule_key(b"key")[..], b"\x02rkey");
         assert_eq!(vni_prefix(0x0102), b"\x02r\0\x01\x02");
         assert_eq!(&group_key(b"grp", b"key")[..], b"\x02g\x03grpkey");
+        let Written { store_key, group_key: name, record } = written(b"key", b"grp", 7, b"body");
+        assert_eq!((store_key, name), (rule_key(b"key"), group_key(b"grp", b"key")));
+        assert_eq!(record, encode_record(7, b"body"));
         assert_eq!(group_change_key(b"grp"), b"\x02cgrp");
         assert_eq!(&encode_revision(Revision(258))[..], b"\0\0\0\0\0\0\x01\x02");
         assert_eq!(decode_revision(encode_revision(Revision(258))), Ok(Revision(258)));

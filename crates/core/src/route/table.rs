@@ -4,20 +4,16 @@
 //! only. A reader locks the table while it looks, so it sees all of a command's rules or none of them, and
 //! what it sees is at least as new as any state it was told is applied.
 //!
-//! Bound: about 150 bytes per rule, besides the record's own.
+//! Bound: about 120 bytes per rule, besides the record's own.
 
 use super::record;
+use super::row::Row;
 use super::rule::{RuleKey, RuleRef, group_of};
 use crate::store::{Order, StoreError, View};
 use crate::types::Revision;
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Bound;
-use std::sync::Arc;
-
-/// A rule's record.
-pub(super) type Record = Arc<[u8]>;
-type ByKey = HashMap<RuleKey, Record, foldhash::fast::RandomState>;
 
 /// The newest rules.
 #[derive(Default)]
@@ -28,8 +24,8 @@ pub struct Table {
 /// The rules, by key and by group.
 #[derive(Default)]
 pub(super) struct Rules {
-    by_key: ByKey,
-    by_group: HashMap<Box<[u8]>, BTreeMap<RuleKey, Record>>,
+    by_key: HashSet<Row, foldhash::fast::RandomState>,
+    by_group: HashMap<Box<[u8]>, BTreeMap<RuleKey, Row>>,
     /// That of the newest command that changed rules, or the store's when the table was opened.
     revision: Revision,
 }
@@ -44,7 +40,7 @@ impl std::fmt::Debug for Table {
 pub struct Lookup<'a>(RwLockReadGuard<'a, Rules>);
 
 /// A group's rules as they were at one moment.
-pub struct Members(Vec<(RuleKey, Record)>);
+pub struct Members(Vec<Row>);
 
 impl Table {
     pub(super) fn open(view: View<'_>, revision: Revision) -> Result<Self, StoreError> {
@@ -53,7 +49,7 @@ impl Table {
             let (store_key, value) = pair?;
             let key = RuleKey::decode(&store_key[record::RULES.len()..])?;
             let group = group_of(&value).ok_or_else(|| StoreError::new("read a rule", "it has no group"))?;
-            rules.insert(key, group, value[..].into());
+            rules.insert(key, group, &value);
         }
         Ok(Self { rules: RwLock::new(rules) })
     }
@@ -79,27 +75,29 @@ impl Table {
 }
 
 impl Rules {
-    /// Writes a rule and returns its previous record.
-    pub(super) fn insert(&mut self, key: RuleKey, group: &[u8], record: Record) -> Option<Record> {
-        let old = self.by_key.insert(key, Arc::clone(&record));
-        if let Some(old_group) = old.as_deref().and_then(group_of).filter(|old_group| *old_group != group) {
+    /// Writes a rule and returns the previous one.
+    pub(super) fn insert(&mut self, key: RuleKey, group: &[u8], record: &[u8]) -> Option<Row> {
+        let row = Row::new(key, record);
+        let old = self.by_key.replace(row.clone());
+        let old_group = old.as_ref().and_then(|old| group_of(old.record()));
+        if let Some(old_group) = old_group.filter(|old_group| *old_group != group) {
             self.leave(&key, old_group);
         }
         match self.by_group.get_mut(group) {
             Some(members) => {
-                members.insert(key, record);
+                members.insert(key, row);
             }
             None => {
-                self.by_group.insert(group.into(), BTreeMap::from([(key, record)]));
+                self.by_group.insert(group.into(), BTreeMap::from([(key, row)]));
             }
         }
         old
     }
 
-    /// Deletes a rule and returns its record.
-    pub(super) fn remove(&mut self, key: &RuleKey) -> Option<Record> {
-        let old = self.by_key.remove(key)?;
-        self.leave(key, group_of(&old).unwrap_or_default());
+    /// Deletes a rule and returns it.
+    pub(super) fn remove(&mut self, key: &RuleKey) -> Option<Row> {
+        let old = self.by_key.take(key)?;
+        self.leave(key, group_of(old.record()).unwrap_or_default());
         Some(old)
     }
 
@@ -112,9 +110,9 @@ impl Rules {
         }
     }
 
-    /// The rule at `key`.
-    pub(super) fn get(&self, key: &RuleKey) -> Option<&Record> {
-        self.by_key.get(key)
+    /// The record of the rule at `key`.
+    pub(super) fn get(&self, key: &RuleKey) -> Option<&[u8]> {
+        self.by_key.get(key).map(Row::record)
     }
 
     pub(super) fn set_revision(&mut self, revision: Revision) {
@@ -138,8 +136,8 @@ impl Lookup<'_> {
     }
 
     /// The keys and records of a group.
-    pub(super) fn members(&self, group: &[u8]) -> impl Iterator<Item = (&RuleKey, &Record)> {
-        self.0.by_group.get(group).into_iter().flatten()
+    pub(super) fn members(&self, group: &[u8]) -> impl Iterator<Item = (&RuleKey, &[u8])> {
+        self.0.by_group.get(group).into_iter().flatten().map(|(key, row)| (key, row.record()))
     }
 
     /// How many rules a group has.
@@ -153,13 +151,13 @@ impl Lookup<'_> {
         let Some(members) = self.0.by_group.get(group) else { return Members(Vec::new()) };
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         let members = members.range((from, Bound::Unbounded)).take(limit);
-        Members(members.map(|(key, record)| (*key, Arc::clone(record))).collect())
+        Members(members.map(|(_, row)| row.clone()).collect())
     }
 }
 
 impl Members {
     /// The rules, by key.
     pub fn rules(&self) -> impl Iterator<Item = Result<RuleRef<'_>, StoreError>> {
-        self.0.iter().map(|(key, record)| Ok(RuleRef::decode(*key, record)?))
+        self.0.iter().map(|row| Ok(RuleRef::decode(*row.key(), row.record())?))
     }
 }

@@ -7,9 +7,9 @@
 //! it records its revision as that of the group: one record for each group that it changes.
 
 use super::command::{Condition, Packed, Write, unpack_conditions, unpack_keys, unpack_rules};
-use super::record;
+use super::record::{self, Written};
 use super::reply::Refusal;
-use super::rule::{RuleKey, encode_record, group_in_body, group_of, revision_of};
+use super::rule::{RuleKey, group_in_body, group_of, revision_of};
 use super::table::{Rules, Table};
 use crate::store::{StoreError, View};
 use crate::tx::Tx;
@@ -96,7 +96,7 @@ impl Groups {
 /// Refuses if a condition does not hold.
 fn check(table: &Rules, conditions: &[Condition]) -> Result<(), Refusal> {
     for (place, Condition { key, revision: wanted }) in conditions.iter().enumerate() {
-        let found = table.get(key).map_or(0, |record| revision_of(record));
+        let found = table.get(key).map_or(0, revision_of);
         if found != *wanted {
             return Err(Refusal::Condition { place, key: *key, wanted: *wanted, found });
         }
@@ -113,19 +113,18 @@ fn put_rules(tx: &mut Tx<'_>, table: &mut Rules, rules: Vec<(RuleKey, Packed)>, 
             // A key twice in one command, which adapters refuse: the first write stands.
             continue;
         }
-        let record = encode_record(revision, &body);
         let group = group_in_body(&body).expect("checked when unpacked");
         groups.add(group);
-        let store_key = record::rule_key(&key_bytes);
-        if let Some(old) = table.insert(key, group, record[..].into()) {
-            let old_group = group_of(&old).expect("checked when written");
+        let Written { store_key, group_key, record } = record::written(&key_bytes, group, revision, &body);
+        if let Some(old) = table.insert(key, group, &record) {
+            let old_group = group_of(old.record()).expect("checked when written");
             if old_group != group {
                 groups.add(old_group);
                 tx.change_also_known_as(record::group_key(old_group, &key_bytes), &store_key, None);
             }
         }
         tx.change(store_key.clone(), Some(record.clone()));
-        tx.change_also_known_as(record::group_key(group, &key_bytes), &store_key, Some(record));
+        tx.change_also_known_as(group_key, &store_key, Some(record));
         written += 1;
     }
     written
@@ -146,7 +145,7 @@ fn delete_rules(
             continue;
         }
         let Some(old) = table.remove(&key) else { continue };
-        let group = group_of(&old).expect("checked when written");
+        let group = group_of(old.record()).expect("checked when written");
         groups.add(group);
         let store_key = record::rule_key(&key_bytes);
         tx.change(store_key.clone(), None);
