@@ -30,6 +30,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     // The codec finds what a request takes by its name.
     let mut config = tonic_prost_build::Config::new();
     config.enable_type_names();
+    // Objects are stored as they are encoded: the same object is the same bytes.
+    config.btree_map([".quoin.route.v1"]);
     tonic_prost_build::configure()
         .bytes(".")
         .codec_path(CODEC)

@@ -123,6 +123,8 @@ pub enum Reply {
 pub struct Memory {
     /// The newest rules of the route face.
     pub routes: Arc<route::Table>,
+    /// The route face's VPCs, by network.
+    pub vpcs: Arc<route::Vpcs>,
     /// The tables' versions and changes.
     pub tables: Arc<table::Live>,
 }
@@ -147,7 +149,11 @@ impl Faces {
     }
 
     pub(crate) fn memory(&self) -> Memory {
-        Memory { routes: Arc::clone(self.route.table()), tables: Arc::clone(self.table.live()) }
+        Memory {
+            routes: Arc::clone(self.route.table()),
+            vpcs: Arc::clone(self.route.vpcs()),
+            tables: Arc::clone(self.table.live()),
+        }
     }
 
     /// When the next lease, key, node or pending transfer may expire; never later than it does.
@@ -226,7 +232,7 @@ mod tests {
             let (key, ttl) = (Bytes::from(number.to_string()), Some(kv::Ttl::Milliseconds(100)));
             commands.push(kv::Operation::Put(kv::Put { key, ttl, ..Default::default() }).into_command());
             let (name, kind) = (Bytes::from(number.to_string()), route::ObjectKind::Node as u32);
-            let put = route::PutObject { kind, name: name.clone(), body: Bytes::new() };
+            let put = route::PutObject { kind, name: name.clone(), ..Default::default() };
             commands.push(route::Operation::PutObject(put).into_command());
             let beat = route::Heartbeat { node: name, ttl_ms: 100, applied_revision: 1 };
             commands.push(route::Operation::Heartbeat(beat).into_command());
@@ -275,7 +281,7 @@ mod tests {
             let beat = route::Heartbeat { node: "n".into(), ttl_ms, applied_revision: 1 };
             route::Operation::Heartbeat(beat).into_command()
         };
-        let node = route::PutObject { kind: 3, name: "n".into(), body: Bytes::new() };
+        let node = route::PutObject { kind: 3, name: "n".into(), ..Default::default() };
         let grant = kv::LeaseGrant { id: 7, ttl_s: 1 };
         let keep_alive = kv::Operation::LeaseKeepAlive(7).into_command();
         let begin = [

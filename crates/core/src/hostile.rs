@@ -295,8 +295,10 @@ fn route_operation(random: &mut Random) -> route::Operation {
             not_after: number(random),
         }),
         4 => {
-            let (name, body) = (bytes(random), bytes(random));
-            route::Operation::PutObject(route::PutObject { kind: small(random), name, body })
+            let vpc = [0x0a, 2, 0x10, small(random) as u8];
+            let body = if random.once_in(2) { Bytes::copy_from_slice(&vpc) } else { bytes(random) };
+            let (name, alone) = (bytes(random), random.once_in(2));
+            route::Operation::PutObject(route::PutObject { kind: small(random), name, body, alone })
         }
         5 => route::Operation::DeleteObject(route::DeleteObject { kind: small(random), name: bytes(random) }),
         _ => route::Operation::Heartbeat(route::Heartbeat {
@@ -556,7 +558,7 @@ mod tests {
         let node = |bytes: usize| route::PutObject {
             kind: route::ObjectKind::Node as u32,
             name: vec![b'n'; bytes].into(),
-            body: Bytes::new(),
+            ..route::PutObject::default()
         };
         let longest = node(route::NAME_BYTES_MAX);
         let beat = route::Heartbeat { node: longest.name.clone(), ttl_ms: 9, applied_revision: 0 };

@@ -253,7 +253,12 @@ struct Heart {
 impl Heart {
     fn of(agent: &Agent, name: String) -> Self {
         Self {
-            node: pb::Node { name, address: agent.address.clone(), groups: agent.groups.clone() },
+            node: pb::Node {
+                name,
+                address: agent.address.clone(),
+                groups: agent.groups.clone(),
+                ..pb::Node::default()
+            },
             ttl: agent.ttl,
             connection: agent.connection.clone(),
         }

@@ -1,7 +1,7 @@
 //! `quoin route`: rules by (VNI, IP) from the shell.
 //!
 //! `rules.rs` reads and writes them, `write.rs` several at once, `load.rs` writes files of them (`text.rs` is how they look there),
-//! `watch.rs` follows changes, `nodes.rs` lists hosts. `agent.rs` keeps a host's copy (`copy.rs`) up to date
+//! `watch.rs` follows changes, `nodes.rs` lists hosts, `objects.rs` writes and reads VPCs, gateways and nodes. `agent.rs` keeps a host's copy (`copy.rs`) up to date
 //! and puts it into effect (`sink.rs`, the folder
 //! `linux`).
 
@@ -11,6 +11,7 @@ mod copy;
 mod linux;
 mod load;
 mod nodes;
+mod objects;
 mod rules;
 mod sink;
 mod status;
@@ -42,6 +43,15 @@ pub(crate) enum Route {
     Watch(watch::Watch),
     /// Write a file of rules: CSV with a header line, or JSON lines
     Load(load::Load),
+    /// VPCs: write, show, list and delete
+    #[command(subcommand)]
+    Vpc(objects::Vpcs),
+    /// Gateway clusters: write, show, list and delete
+    #[command(subcommand)]
+    Gateways(objects::Gateways),
+    /// Nodes: write, show, list and delete
+    #[command(subcommand)]
+    Node(objects::Nodes),
     /// List nodes: which are alive, and up to which revision each has applied the rules
     Nodes {
         #[command(flatten)]
@@ -64,6 +74,9 @@ pub(crate) async fn run(route: Route) -> Result<ExitCode> {
         Route::Write(write) => write::run(write).await,
         Route::Watch(watch) => watch::watch(watch).await,
         Route::Load(load) => load::run(load).await,
+        Route::Vpc(vpcs) => objects::vpcs(vpcs).await,
+        Route::Gateways(gateways) => objects::gateways(gateways).await,
+        Route::Node(nodes) => objects::nodes(nodes).await,
         Route::Nodes { read, connection } => nodes::nodes(read, &connection).await,
         Route::Agent(agent) => agent::run(agent).await,
     }

@@ -104,9 +104,12 @@ pub struct PutObject {
     /// Its name within the kind.
     #[prost(bytes = "bytes", tag = "2")]
     pub name: Bytes,
-    /// Its message, opaque here.
+    /// Its message. Of a VPC's the machine reads the network, and nothing of others.
     #[prost(bytes = "bytes", tag = "3")]
     pub body: Bytes,
+    /// Refuse a VPC whose network another one has. Commands of earlier versions do not ask for it.
+    #[prost(bool, tag = "4")]
+    pub alone: bool,
 }
 
 /// Deletes an object.
@@ -238,6 +241,20 @@ fn unpack_key(reader: &mut Reader) -> Result<(RuleKey, Bytes), Malformed> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_bytes_of_an_object_are_pinned_and_those_of_earlier_versions_mean_what_they_did() {
+        let old = b"\x22\x0a\x08\x01\x12\x01v\x1a\x03abc";
+        let object = PutObject { kind: 1, name: "v".into(), body: "abc".into(), alone: false };
+        assert_eq!(&Operation::PutObject(object.clone()).into_bytes()[..], old);
+        let decoded = Command::decode(&old[..]).unwrap().operation;
+        assert_eq!(decoded, Some(Operation::PutObject(object.clone())));
+        let alone = PutObject { alone: true, ..object };
+        assert_eq!(
+            &Operation::PutObject(alone).into_bytes()[..],
+            b"\x22\x0c\x08\x01\x12\x01v\x1a\x03abc\x20\x01"
+        );
+    }
 
     #[test]
     fn the_bytes_of_a_write_are_pinned() {

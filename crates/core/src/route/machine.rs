@@ -10,8 +10,9 @@
 use super::command::{Command, DeleteMany, DeleteObject, Heartbeat, ObjectKind, Operation, PutObject, Write};
 use super::record::{self, LastHeartbeat, Status};
 use super::reply::{Refusal, Reply, Response};
-use super::rule::{RuleKey, VNI_MAX, encode_record, revision_of};
+use super::rule::{REVISION_BYTES, RuleKey, VNI_MAX, encode_record, revision_of};
 use super::table::Table;
+use super::vpcs::{Vpcs, network};
 use super::write::Writer;
 use crate::codec::decode_command;
 use crate::expiry::{Expiry, ExpiryIndex};
@@ -30,6 +31,7 @@ type Done<T> = Result<Result<T, Refusal>, StoreError>;
 #[derive(Debug)]
 pub struct Machine {
     rules: Writer,
+    vpcs: Arc<Vpcs>,
     expiries: ExpiryIndex,
 }
 
@@ -40,12 +42,18 @@ impl Machine {
     /// The store cannot be read.
     pub fn open(view: View<'_>, revision: Revision) -> Result<Self, StoreError> {
         let expiries = ExpiryIndex::open(view, record::EXPIRIES)?;
-        Ok(Self { rules: Writer::open(view, revision)?, expiries })
+        let (rules, vpcs) = (Writer::open(view, revision)?, Arc::new(Vpcs::open(view)?));
+        Ok(Self { rules, vpcs, expiries })
     }
 
     /// The newest rules.
     pub fn table(&self) -> &Arc<Table> {
         self.rules.table()
+    }
+
+    /// Which VPC has which network.
+    pub fn vpcs(&self) -> &Arc<Vpcs> {
+        &self.vpcs
     }
 
     /// When the next node may be found dead; never later than it dies.
@@ -83,7 +91,7 @@ impl Machine {
                 let limit = request.limit.min(DELETED_MAX);
                 self.delete_many(tx, &DeleteMany { limit, ..request })
             }
-            Operation::PutObject(request) => Ok(put_object(tx, &request)),
+            Operation::PutObject(request) => self.put_object(tx, &request),
             Operation::DeleteObject(request) => self.delete_object(tx, &request),
             Operation::Heartbeat(heartbeat) => self.heartbeat(tx, &heartbeat),
         }
@@ -142,12 +150,38 @@ impl Machine {
         Ok(Ok(Response::Done))
     }
 
+    fn put_object(&self, tx: &mut Tx<'_>, request: &PutObject) -> Done<Response> {
+        let Ok(kind) = ObjectKind::try_from(request.kind) else { return Ok(Err(Refusal::Malformed)) };
+        let (name, bytes) = (&request.name, request.name.len());
+        if bytes > record::NAME_BYTES_MAX {
+            return Ok(Err(Refusal::NameTooLong { bytes }));
+        }
+        let store_key = record::object_key(kind, name);
+        if kind == ObjectKind::Vpc {
+            let network = network(&request.body);
+            if let (true, Some(vni)) = (request.alone, network)
+                && let Some(holder) = self.vpcs.holder(vni, name)
+            {
+                return Ok(Err(Refusal::NetworkTaken { vni, holder }));
+            }
+            let old = tx.get(&store_key)?;
+            self.vpcs.change(name, old.as_deref().and_then(network_in), network);
+        }
+        let record = encode_record(tx.next_revision().0, &request.body);
+        tx.change(store_key, Some(record));
+        Ok(Ok(Response::Done))
+    }
+
     fn delete_object(&self, tx: &mut Tx<'_>, request: &DeleteObject) -> Done<Response> {
         let Ok(kind) = ObjectKind::try_from(request.kind) else { return Ok(Err(Refusal::Malformed)) };
         let (name, store_key) = (&request.name[..], record::object_key(kind, &request.name));
-        let exists = tx.get(&store_key)?.is_some();
+        let old = tx.get(&store_key)?;
+        let exists = old.is_some();
         if exists {
             tx.change(store_key, None);
+        }
+        if let (ObjectKind::Vpc, Some(old)) = (kind, old) {
+            self.vpcs.change(name, network_in(&old), None);
         }
         if exists
             && kind == ObjectKind::Node
@@ -229,15 +263,9 @@ fn set_alive(tx: &mut Tx<'_>, name: &[u8], alive: bool) {
     tx.change(record::status_key(name), Some(status.encode()));
 }
 
-fn put_object(tx: &mut Tx<'_>, request: &PutObject) -> Result<Response, Refusal> {
-    let kind = ObjectKind::try_from(request.kind).map_err(|_| Refusal::Malformed)?;
-    let bytes = request.name.len();
-    if bytes > record::NAME_BYTES_MAX {
-        return Err(Refusal::NameTooLong { bytes });
-    }
-    let record = encode_record(tx.next_revision().0, &request.body);
-    tx.change(record::object_key(kind, &request.name), Some(record));
-    Ok(Response::Done)
+/// The network in the record of a VPC.
+fn network_in(record: &[u8]) -> Option<u32> {
+    network(record.get(REVISION_BYTES..)?)
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! The route face: rules by (VNI, IP), each in a group, and the objects around them.
 //!
 //! `command.rs` and `reply.rs` are what clients ask and are answered, `machine.rs` is what a command does,
-//! `write.rs` what it does to rules, `table.rs` the newest rules in memory, `query.rs` how the store is read, `rule.rs` a rule and its bytes,
+//! `write.rs` what it does to rules, `table.rs` the newest rules in memory, `vpcs.rs` which VPC has which network, `query.rs`
+//! how the store is read, `rule.rs` a rule and its bytes,
 //! `record.rs` all other bytes in the store.
 //!
 //! **Invariant: Names of a change.** A rule is stored once, under its (VNI, IP); its changes carry
@@ -17,6 +18,7 @@ mod rule;
 #[cfg(any(test, feature = "testing"))]
 pub(crate) mod script;
 mod table;
+mod vpcs;
 mod write;
 
 pub use command::{
@@ -30,3 +32,4 @@ pub use record::NAME_BYTES_MAX;
 pub use reply::{Changed, Node, Object, Refusal, Reply, Response};
 pub use rule::{GROUP_BYTES_MAX, Mac, Rule, RuleKey, RuleRef, VNI_MAX};
 pub use table::{Lookup, Members, Table};
+pub use vpcs::Vpcs;

@@ -4,7 +4,7 @@
 //! ```text
 //! 0x02 'r' rule key                    -> the rule's record
 //! 0x02 'g' u8 length, group, rule key  -> nothing: the name by which the rule's changes are watched
-//! 0x02 'o' u8 kind, name               -> an object: u64 revision, then its message
+//! 0x02 'o' u8 kind, name               -> an object: u64 revision, then its message (`quoin.route.v1.Object`)
 //! 0x02 's' name                        -> a node's status: u64 revision, u8 alive, varint stamp
 //! 0x02 'h' name                        -> its last heartbeat: varints stamp, deadline, applied revision, and,
 //!                                         if its expiry entry is early, deadline minus that of the entry; if

@@ -39,7 +39,7 @@ pub enum Response {
 }
 
 /// Why a route command was refused. Nothing was changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
     /// A heartbeat of a node that nobody has put.
@@ -62,6 +62,17 @@ pub enum Refusal {
         wanted: u64,
         /// The revision at which it is; 0 if it does not exist.
         found: u64,
+    },
+    /// Another VPC has the network.
+    #[error(
+        "{vni} is the network of the VPC {:?} already, and each has one; nothing was done",
+        String::from_utf8_lossy(.holder)
+    )]
+    NetworkTaken {
+        /// The network.
+        vni: u32,
+        /// The name of the VPC that has it.
+        holder: Bytes,
     },
     /// The bytes are not a command of this version.
     #[error("malformed command")]

@@ -24,7 +24,8 @@ const WITH_HOST_V4: u8 = 2;
 const WITH_HOST_V6: u8 = 4;
 const WITH_HOST_MAC: u8 = 8;
 const KNOWN_FLAGS: u8 = 15;
-const REVISION_BYTES: usize = 8;
+/// The revision before the body in a record.
+pub(super) const REVISION_BYTES: usize = 8;
 
 /// A hardware address.
 pub type Mac = [u8; 6];

@@ -7,12 +7,14 @@
 //! del VNI IP; ...   del-group GROUP LIMIT [not-after=REVISION]   del-vni VNI LIMIT   get VNI IP [rev=N]
 //! group NAME [rev=N] (the revision of its newest change)
 //! list group=NAME|vni=N [rev=N] [after=VNI,IP] [limit=N]
+//! vpc NAME VNI   old-vpc NAME VNI (as earlier versions wrote it)   vpcs VNI
 //! object KIND NAME TEXT   del-object KIND NAME   objects KIND   beat NODE TTL_MS REVISION   nodes
 //! events FROM group=NAME|vni=N|kind=N|status
 //! ```
 
 #![allow(clippy::unwrap_used, reason = "test code, which other crates' tests run too")]
 
+use super::vpcs;
 use super::{
     Changed, Condition, DeleteMany, DeleteObject, Heartbeat, ObjectKind, Operation, PutObject, Reply, Rule,
     RuleKey, Scope, Write, changed, group_revision, node_statuses, objects, pack_condition, pack_keys,
@@ -21,6 +23,7 @@ use super::{
 use crate::golden::{Line, Vocabulary, World, number};
 use crate::{Event, Revision};
 use bytes::Bytes;
+use prost::Message;
 use std::fmt::Write as _;
 
 pub(crate) const VOCABULARY: Vocabulary = Vocabulary { face: "route", run, show_event };
@@ -55,7 +58,16 @@ fn run(world: &mut World<'_>, line: &Line<'_>) -> bool {
         }
         "object" => {
             let (name, body) = (bytes(words[1]), bytes(words[2]));
-            apply(world, Operation::PutObject(PutObject { kind: line.number(0), name, body }));
+            apply(world, Operation::PutObject(PutObject { kind: line.number(0), name, body, alone: true }));
+        }
+        "vpc" | "old-vpc" => {
+            let body = vpcs::Body { vpc: Some(vpcs::Vpc { vni: line.number(1) }) }.encode_to_vec().into();
+            let (kind, alone) = (ObjectKind::Vpc as u32, *name == "vpc");
+            apply(world, Operation::PutObject(PutObject { kind, name: bytes(words[0]), body, alone }));
+        }
+        "vpcs" => {
+            let names = world.machines.memory().vpcs.of(line.number(0));
+            world.say(format!("{names:?}"));
         }
         "del-object" => {
             let (kind, name) = (line.number(0), bytes(words[1]));

@@ -1,5 +1,5 @@
 //! `quoin.route.v1`: rules by (VNI, IP). `write.rs` and `batch.rs` write them, `lookup.rs` and `list.rs` read them,
-//! `objects.rs` has the objects and nodes around them. A watch is a `feed.rs`, which shares its live events
+//! `objects.rs` has the objects and nodes around them, `object.rs` what may be said of one. A watch is a `feed.rs`, which shares its live events
 //! with others through `live.rs`. `translate.rs` and `text.rs` read what clients send, `encode.rs` writes
 //! what they get most.
 //!
@@ -11,6 +11,7 @@ mod feed;
 pub(crate) mod list;
 mod live;
 mod lookup;
+mod object;
 pub(crate) mod objects;
 #[cfg(test)]
 mod tests;

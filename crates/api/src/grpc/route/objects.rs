@@ -1,5 +1,6 @@
 //! The objects around rules: VPCs, gateway clusters, nodes with their heartbeats.
 
+use super::object;
 use super::translate::{self, PAGE};
 use super::write::{deleted, header_now, operation};
 use crate::commands::{check_space, long_read};
@@ -7,7 +8,7 @@ use crate::consistency;
 use crate::error::Error;
 use crate::grpc::kv::header_at;
 use quoin_core::route::{self, ObjectKind, Operation};
-use quoin_engine::Engine;
+use quoin_engine::{Engine, ReadView};
 use quoin_proto::quoin::route::v1 as pb;
 
 /// How long a heartbeat holds by default, in milliseconds.
@@ -16,32 +17,63 @@ const HEARTBEAT_MS: u64 = 30_000;
 const HEARTBEAT_MS_MIN: u64 = 100;
 const HEARTBEAT_MS_MAX: u64 = 86_400_000;
 
-pub(super) async fn put(
+pub(crate) async fn put(
     engine: &Engine,
     request: pb::PutObjectRequest,
 ) -> Result<pb::PutObjectResponse, Error> {
     check_space(engine)?;
     let object = request.object.unwrap_or_default();
-    let (kind, name, body) = translate::object(object).map_err(Error::invalid)?;
-    let put = route::PutObject { kind: kind as u32, name, body };
+    let put = object::put(object).map_err(Error::invalid)?;
     let (revision, _) = operation(engine, Operation::PutObject(put)).await?;
     Ok(pb::PutObjectResponse { header: header_now(engine, revision) })
 }
 
-pub(super) async fn get(
+pub(crate) async fn get(
     engine: &Engine,
     request: pb::GetObjectRequest,
 ) -> Result<pb::GetObjectResponse, Error> {
-    let wanted = request.object.unwrap_or_default();
-    let (kind, name) = object_name(&wanted)?;
     let view = consistency::view(engine, request.consistency.as_ref()).await?;
-    let found = route::object(view.view(), kind, name.as_bytes())?;
-    let object = found.ok_or_else(|| Error::not_found(format_args!("no such object: {name:?}")))?;
-    let object = Some(translate::shown_object(object)?);
-    Ok(pb::GetObjectResponse { header: Some(header_at(engine, view.progress())), object })
+    let object = match (request.object, request.vpc_vni) {
+        (Some(_), 1..) => return Err(Error::invalid("vpc_vni: give either object or vpc_vni, not both")),
+        (None, vni @ 1..) => vpc_of(&view, vni)?,
+        (wanted, 0) => {
+            let wanted = wanted.unwrap_or_default();
+            let (kind, name) = object_name(&wanted)?;
+            let found = route::object(view.view(), kind, name.as_bytes())?;
+            let found = found.ok_or_else(|| Error::not_found(format_args!("no such object: {name:?}")));
+            translate::shown_object(found?)?
+        }
+    };
+    Ok(pb::GetObjectResponse { header: Some(header_at(engine, view.progress())), object: Some(object) })
 }
 
-pub(super) async fn list(
+/// The VPC of a network.
+fn vpc_of(view: &ReadView, vni: u32) -> Result<pb::Object, Error> {
+    translate::check_vni("vpc_vni", vni).map_err(Error::invalid)?;
+    let names = view.memory().vpcs.of(vni);
+    let name = match &names[..] {
+        [] => None,
+        [name] => Some(name),
+        several => {
+            let names: Vec<_> = several.iter().map(|name| translate::lossy(name)).collect();
+            return Err(Error::precondition(format_args!(
+                "vpc_vni: {vni} is the network of several VPCs, which an earlier version let be: {names:?}; delete all \
+                 but one, or give them others"
+            )));
+        }
+    };
+    let found = match name {
+        Some(name) => route::object(view.view(), ObjectKind::Vpc, name)?,
+        None => None,
+    };
+    let found = found.map(translate::shown_object).transpose()?;
+    // What is in memory may be newer than the view, which then has no such VPC yet, or another network for it.
+    let is_of =
+        |object: &pb::Object| matches!(&object.object, Some(pb::object::Object::Vpc(vpc)) if vpc.vni == vni);
+    found.filter(is_of).ok_or_else(|| Error::not_found(format_args!("no VPC has the network {vni}")))
+}
+
+pub(crate) async fn list(
     engine: &Engine,
     request: pb::ListObjectsRequest,
 ) -> Result<pb::ListObjectsResponse, Error> {
@@ -60,7 +92,7 @@ pub(super) async fn list(
     Ok(pb::ListObjectsResponse { header, objects, more })
 }
 
-pub(super) async fn delete(
+pub(crate) async fn delete(
     engine: &Engine,
     request: pb::DeleteObjectRequest,
 ) -> Result<pb::DeleteObjectResponse, Error> {
@@ -72,7 +104,7 @@ pub(super) async fn delete(
     Ok(pb::DeleteObjectResponse { header: header_now(engine, revision), deleted: count > 0 })
 }
 
-pub(super) async fn heartbeat(
+pub(crate) async fn heartbeat(
     engine: &Engine,
     request: pb::HeartbeatRequest,
 ) -> Result<pb::HeartbeatResponse, Error> {
@@ -82,14 +114,14 @@ pub(super) async fn heartbeat(
             "ttl_ms: {ttl_ms} is not between {HEARTBEAT_MS_MIN} and {HEARTBEAT_MS_MAX}"
         )));
     }
-    let node = translate::name(&request.node).map_err(Error::invalid)?.to_owned().into();
+    let node = object::name(&request.node).map_err(Error::invalid)?.to_owned().into();
     let applied_revision = translate::revision("applied_revision", request.applied_revision)?;
     let heartbeat = route::Heartbeat { node, ttl_ms, applied_revision };
     let (revision, _) = operation(engine, Operation::Heartbeat(heartbeat)).await?;
     Ok(pb::HeartbeatResponse { header: header_now(engine, revision) })
 }
 
-pub(super) async fn nodes(engine: &Engine, request: &pb::NodesRequest) -> Result<pb::NodesResponse, Error> {
+pub(crate) async fn nodes(engine: &Engine, request: &pb::NodesRequest) -> Result<pb::NodesResponse, Error> {
     let view = consistency::view(engine, request.consistency.as_ref()).await?;
     let header = Some(header_at(engine, view.progress()));
     let (objects, statuses) = long_read(move || {
@@ -111,5 +143,53 @@ pub(super) async fn nodes(engine: &Engine, request: &pb::NodesRequest) -> Result
 }
 
 fn object_name(name: &pb::ObjectName) -> Result<(ObjectKind, &str), Error> {
-    Ok((translate::kind(name.kind)?, translate::name(&name.name).map_err(Error::invalid)?))
+    Ok((translate::kind(name.kind)?, object::name(&name.name).map_err(Error::invalid)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Kind;
+    use pb::object::Object as Of;
+
+    async fn write(engine: &Engine, name: &str, vni: u32) -> Result<(), Error> {
+        let vpc = pb::Vpc { name: name.into(), vni, ..pb::Vpc::default() };
+        let object = Some(pb::Object { object: Some(Of::Vpc(vpc)), revision: 0 });
+        put(engine, pb::PutObjectRequest { object }).await.map(drop)
+    }
+
+    async fn name_of(engine: &Engine, vpc_vni: u32) -> Result<String, Kind> {
+        let request = pb::GetObjectRequest { vpc_vni, ..Default::default() };
+        match get(engine, request).await.map(|found| found.object.unwrap().object) {
+            Ok(Some(Of::Vpc(vpc))) => Ok(vpc.name),
+            Err(Error::Refused(kind, _)) => Err(kind),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Two VPCs had one network, and which one its packets were of was anyone's guess.
+    #[test]
+    fn a_network_has_one_vpc_and_finds_it() {
+        crate::testing::alone(|engine| async move {
+            write(&engine, "a", 7).await.unwrap();
+            match write(&engine, "b", 7).await {
+                Err(Error::Refused(Kind::AlreadyExists, text)) => {
+                    assert!(text.starts_with("vpc.vni: 7 ") && text.contains("\"a\""), "{text}");
+                }
+                other => panic!("{other:?}"),
+            }
+            assert_eq!(name_of(&engine, 7).await.as_deref(), Ok("a"));
+            write(&engine, "a", 8).await.unwrap();
+            write(&engine, "b", 7).await.unwrap();
+            assert_eq!(name_of(&engine, 7).await.as_deref(), Ok("b"));
+            assert_eq!(name_of(&engine, 9).await, Err(Kind::NotFound));
+            assert_eq!(name_of(&engine, 1 << 24).await, Err(Kind::InvalidArgument));
+            // As the version before wrote it.
+            let vpc = pb::Vpc { name: "c".into(), vni: 7, ..pb::Vpc::default() };
+            let object = pb::Object { object: Some(Of::Vpc(vpc)), revision: 0 };
+            let old = route::PutObject { alone: false, ..object::put(object).unwrap() };
+            operation(&engine, Operation::PutObject(old)).await.unwrap();
+            assert_eq!(name_of(&engine, 7).await, Err(Kind::FailedPrecondition));
+        });
+    }
 }

@@ -1,4 +1,4 @@
-//! Rules and objects, from the wire's messages to core's and back. An error names the field and its value.
+//! Rules, and the names and states of objects, from the wire's messages to core's and back. An error names the field and its value.
 
 use super::text::{parse_mac, write_ip, write_mac};
 use crate::error::Error;
@@ -20,8 +20,6 @@ const USER_DATA_BYTES_MAX: usize = 64 << 10;
 const PROGRESS_MS_MIN: u32 = 100;
 /// The bit of a hardware address's first byte that says it is of many.
 const MULTICAST: u8 = 1;
-/// Maximum bytes of an object's name.
-const NAME_BYTES_MAX: usize = 255;
 
 /// A rule as a client sends it.
 pub(crate) fn rule(rule: pb::Rule) -> Result<Rule, String> {
@@ -50,7 +48,7 @@ pub(crate) fn rule_key(vni: u32, address: &str) -> Result<RuleKey, String> {
     Ok(RuleKey { vni, ip: ip("ip", address)? })
 }
 
-fn check_vni(field: &str, vni: u32) -> Result<(), String> {
+pub(super) fn check_vni(field: &str, vni: u32) -> Result<(), String> {
     if vni > VNI_MAX {
         return Err(format!("{field}: {vni} does not fit in 24 bits, at most {VNI_MAX}"));
     }
@@ -64,7 +62,7 @@ pub(super) fn ip(field: &str, text: &str) -> Result<IpAddr, String> {
     Ok(address.to_canonical())
 }
 
-fn mac(field: &str, text: &str) -> Result<Option<Mac>, String> {
+pub(super) fn mac(field: &str, text: &str) -> Result<Option<Mac>, String> {
     if text.is_empty() {
         return Ok(None);
     }
@@ -126,60 +124,6 @@ pub(super) fn progress_ms(progress_ms: u32) -> Result<u32, Error> {
             "progress_ms: {progress_ms} is too short, at least {PROGRESS_MS_MIN}; 0 for never"
         ))),
     }
-}
-
-/// An object as a client sends it: its kind, its name, and the message to store.
-pub(super) fn object(object: pb::Object) -> Result<(ObjectKind, Bytes, Bytes), String> {
-    use pb::object::Object as Kind;
-    let (kind, object_name) = match object.object.as_ref() {
-        None => return Err("object: give a vpc, a gateway_cluster or a node".to_owned()),
-        Some(Kind::Vpc(vpc)) => {
-            check_vni("vpc.vni", vpc.vni)?;
-            vpc.cidrs.iter().enumerate().try_for_each(|(place, text)| check_cidr(place, text))?;
-            for (place, gateway) in vpc.gateways.iter().enumerate() {
-                ip(&format!("vpc.gateways[{place}]"), gateway)?;
-            }
-            (ObjectKind::Vpc, &vpc.name)
-        }
-        Some(Kind::GatewayCluster(cluster)) => {
-            for (place, gateway) in cluster.gateways.iter().enumerate() {
-                ip(&format!("gateway_cluster.gateways[{place}].ip"), &gateway.ip)?;
-                mac(&format!("gateway_cluster.gateways[{place}].mac"), &gateway.mac)?;
-            }
-            for (place, vni) in cluster.vnis.iter().enumerate() {
-                check_vni(&format!("gateway_cluster.vnis[{place}]"), *vni)?;
-            }
-            (ObjectKind::GatewayCluster, &cluster.name)
-        }
-        Some(Kind::Node(node)) => {
-            if let Some(group) = node.groups.iter().find(|group| group.len() > GROUP_BYTES_MAX) {
-                return Err(format!("node.groups: {group:?} is too long, at most {GROUP_BYTES_MAX} bytes"));
-            }
-            (ObjectKind::Node, &node.name)
-        }
-    };
-    let object_name = Bytes::from(name(object_name)?.to_owned());
-    // The server sets the revision, so it is not part of the stored message.
-    let stored = pb::Object { revision: 0, ..object };
-    Ok((kind, object_name, stored.encode_to_vec().into()))
-}
-
-/// Checks the name of an object.
-pub(super) fn name(name: &str) -> Result<&str, String> {
-    match name.len() {
-        1..=NAME_BYTES_MAX => Ok(name),
-        0 => Err("name: must not be empty".to_owned()),
-        length => Err(format!("name: {length} bytes are too long, at most {NAME_BYTES_MAX}")),
-    }
-}
-
-fn check_cidr(place: usize, text: &str) -> Result<(), String> {
-    let problem = || format!("vpc.cidrs[{place}]: {text:?} is not an address range like \"10.0.0.0/8\"");
-    let (address, bits) = text.split_once('/').ok_or_else(problem)?;
-    let address: IpAddr = address.parse().map_err(|_| problem())?;
-    let bits: u8 = bits.parse().map_err(|_| problem())?;
-    let bits_max = if address.is_ipv4() { 32 } else { 128 };
-    if bits > bits_max { Err(problem()) } else { Ok(()) }
 }
 
 /// The kind of objects that a number means.
@@ -293,17 +237,5 @@ mod tests {
             let problem = rule(wrong).unwrap_err();
             assert!(problem.starts_with(&format!("{field}: ")) && problem.contains(value), "{problem}");
         }
-    }
-
-    #[test]
-    fn objects_are_checked_and_named() {
-        use pb::object::Object as Kind;
-        let object_of = |kind| object(pb::Object { object: Some(kind), revision: 9 });
-        let vpc = pb::Vpc { name: "v".into(), cidrs: vec!["10.0.0.0/8".into()], ..pb::Vpc::default() };
-        let (found, name, _) = object_of(Kind::Vpc(vpc.clone())).unwrap();
-        assert_eq!((found, &name[..]), (ObjectKind::Vpc, b"v".as_slice()));
-        let wrong = pb::Vpc { cidrs: vec!["10.0.0.0/33".into()], ..vpc };
-        assert!(object_of(Kind::Vpc(wrong)).unwrap_err().contains("10.0.0.0/33"));
-        assert!(object_of(Kind::Node(pb::Node::default())).unwrap_err().contains("name"));
     }
 }

@@ -51,6 +51,7 @@ impl From<Refusal> for Error {
         match refusal {
             Refusal::NameTooLong { .. } => Self::invalid(refusal),
             Refusal::UnknownNode => Self::not_found(refusal),
+            Refusal::NetworkTaken { .. } => Self::Refused(Kind::AlreadyExists, format!("vpc.vni: {refusal}")),
             Refusal::Condition { place, key, wanted, found } => Self::detailed(
                 Kind::Aborted,
                 format_args!("conditions[{place}]: {refusal}"),
