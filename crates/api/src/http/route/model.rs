@@ -154,7 +154,7 @@ pub(crate) struct Lookups {
 /// What was found, in the order of the lookups.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct LookupAnswers {
-    /// The newest revision; all answers show the state then.
+    /// The newest revision when the request came; each answer shows the state then, or a newer one.
     pub(super) revision: u64,
     /// A rule, or null where there is none.
     pub(super) rules: Vec<Option<RoutingRule>>,
