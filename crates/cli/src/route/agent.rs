@@ -33,7 +33,7 @@ const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// The pause after a failure grows from the first to the second.
 const RETRY_MIN: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(5);
-/// Comparing takes a tenth of a second for 100,000 rules.
+/// The pause between two comparisons, each of which may take a second.
 const RESYNC_MIN: Duration = Duration::from_millis(100);
 
 /// An agent.

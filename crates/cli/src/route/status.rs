@@ -48,6 +48,8 @@ pub(super) struct Tables {
     pub(super) devices: usize,
     /// How often all tables were compared with the rules.
     pub(super) comparisons: u64,
+    /// How long the last of them took, with what it wrote.
+    pub(super) last_comparison_s: f64,
     /// The last attempt to write failed: the tables may lack changes. It is made up for at the next occasion.
     pub(super) behind: bool,
     /// Comparisons that failed.
@@ -113,6 +115,7 @@ impl Status {
         page.gauge("behind", "1 if the last attempt to write to the kernel failed", u8::from(tables.behind));
         page.counter("comparisons", "Comparisons of all tables with the rules", tables.comparisons);
         page.counter("comparisons_failed", "Comparisons that failed", tables.comparisons_failed);
+        page.gauge("last_comparison_seconds", "What the last comparison took", tables.last_comparison_s);
         let Written { start, links, periodic } = tables.written;
         page.head(
             "entries_repaired_total",

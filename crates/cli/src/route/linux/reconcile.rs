@@ -14,10 +14,13 @@ use super::netlink::Netlink;
 use anyhow::{Result, bail};
 use quoin_proto::quoin::route::v1 as pb;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Instant;
 
 /// Refused entries that one pass logs, and that the status lists.
 const TOLD_MAX: usize = 20;
 const LISTED_MAX: usize = 100;
+/// Devices that are compared one by one. The kernel goes through all neighbours to find those of one device.
+const SINGLY_MAX: usize = 8;
 
 /// The desired state, and what is known of the actual one.
 pub(super) struct Reconciler {
@@ -94,6 +97,7 @@ impl Reconciler {
     fn take_now(&mut self, changes: &[Change]) -> Result<()> {
         let touched = self.desired.fold(changes);
         self.tell_conflicts(&touched);
+        self.refusals_changed |= touched.keys().any(|entry| self.refused.contains_key(entry));
         if !self.known || self.behind {
             self.known = true;
             return self.compare(Why::Start);
@@ -103,9 +107,7 @@ impl Reconciler {
             let Some(device) = self.devices.get(&entry.0) else { continue };
             let new = self.desired.value(&entry);
             // What was refused is not in the tables. Unless it changes, the next comparison tries it again.
-            let refused = self.refused.contains_key(&entry);
-            self.refusals_changed |= refused;
-            let refused = refused && old != new;
+            let refused = old != new && self.refused.contains_key(&entry);
             if refused && new.is_none() {
                 self.refused.remove(&entry);
                 continue;
@@ -124,6 +126,7 @@ impl Reconciler {
     /// # Errors
     /// The connection to the kernel fails, or it refuses everything.
     pub(super) fn compare(&mut self, why: Why) -> Result<()> {
+        let began = Instant::now();
         self.behind = true;
         self.devices = self.find_devices()?;
         if !self.known {
@@ -139,9 +142,10 @@ impl Reconciler {
             let wanted = self.desired.network(*vni);
             steps.extend(difference(wanted, actual).into_iter().map(|step| (*vni, *device, step)));
         }
-        self.repair(&mut steps, why)?;
+        self.repair(&mut steps, why, began)?;
         self.behind = false;
         self.tables.comparisons += 1;
+        self.tables.last_comparison_s = began.elapsed().as_secs_f64();
         Ok(())
     }
 
@@ -150,6 +154,7 @@ impl Reconciler {
     /// # Errors
     /// The connection to the kernel fails, or it refuses everything.
     pub(super) fn links(&mut self, changed: Option<&[Link]>) -> Result<()> {
+        let began = Instant::now();
         let Some(changed) = changed.filter(|_| self.known && !self.behind) else {
             self.netlink.wait_for_links()?;
             return self.compare(Why::Links);
@@ -165,6 +170,9 @@ impl Reconciler {
         self.behind = true;
         // The kernel announces some changes before it has made all of them.
         self.netlink.wait_for_links()?;
+        if concerned.len() > SINGLY_MAX {
+            return self.compare(Why::Links);
+        }
         self.devices = self.find_devices()?;
         let mut steps = Vec::new();
         for vni in concerned {
@@ -173,7 +181,7 @@ impl Reconciler {
             let wanted = self.desired.network(vni);
             steps.extend(difference(wanted, &actual).into_iter().map(|step| (vni, *device, step)));
         }
-        self.repair(&mut steps, Why::Links)?;
+        self.repair(&mut steps, Why::Links, began)?;
         self.behind = false;
         Ok(())
     }
@@ -201,7 +209,7 @@ impl Reconciler {
         Ok(devices)
     }
 
-    fn repair(&mut self, steps: &mut [(u32, u32, Step)], why: Why) -> Result<()> {
+    fn repair(&mut self, steps: &mut [(u32, u32, Step)], why: Why, began: Instant) -> Result<()> {
         let made = self.make(steps)?;
         let written = &mut self.tables.written;
         *match why {
@@ -214,6 +222,7 @@ impl Reconciler {
                 entries = made,
                 ?why,
                 devices = self.devices.len(),
+                ms = began.elapsed().as_millis(),
                 "the tables differed; written"
             );
         }
@@ -304,7 +313,9 @@ impl Reconciler {
     /// Brings the numbers up to date.
     fn publish(&mut self) {
         if std::mem::take(&mut self.refusals_changed) {
-            self.refused.retain(|(vni, _), _| self.devices.contains_key(vni));
+            let stands =
+                |entry: &Entry| self.devices.contains_key(&entry.0) && self.desired.value(entry).is_some();
+            self.refused.retain(|entry, _| stands(entry));
             let rules: BTreeSet<_> =
                 self.refused.keys().flat_map(|entry| self.desired.rules_of(entry)).collect();
             self.tables.refused = rules.len();
