@@ -282,6 +282,17 @@ fn a_refused_rule_holds_up_no_other_and_is_told_of() -> Result<()> {
     Ok(())
 }
 
+/// It retried for ever.
+#[test]
+fn an_agent_that_may_not_change_tables_ends_and_says_so() -> Result<()> {
+    let Some(host) = Host::new()? else { return Ok(()) };
+    let agent = ["route", "agent", "--group", "g", "--dir", "copy", "--apply-linux"];
+    let output = host.command("setpriv").args(["--bounding-set=-net_admin", QUOIN]).args(agent).output()?;
+    let said = String::from_utf8(output.stderr)?;
+    ensure!(output.status.code() == Some(1) && said.contains("CAP_NET_ADMIN"), "{}: {said}", output.status);
+    Ok(())
+}
+
 /// A device that appeared later, was remade, or went down and up stayed empty.
 #[test]
 fn devices_are_programmed_whenever_they_appear() -> Result<()> {
@@ -307,6 +318,16 @@ fn devices_are_programmed_whenever_they_appear() -> Result<()> {
     host.add_device(101)?;
     host.shell("ip link set vxlan101 down; ip link set vxlan101 name vxlan100; ip link set vxlan100 up")?;
     host.wait_for("vxlan100", &wanted)?;
+    // Many at once.
+    let mut script = String::new();
+    for vni in 400..420 {
+        host.route(&format!("put {vni}/10.0.0.4 --mac {M1} --host-ip 192.168.0.4 --group g"))?;
+        script += &format!("ip link add vxlan{vni} type vxlan id {vni} local 127.0.0.1 dstport 4789\n");
+    }
+    host.shell(&script)?;
+    for vni in 400..420 {
+        host.wait_for(&format!("vxlan{vni}"), &[("10.0.0.4", M1), (M1, "192.168.0.4")])?;
+    }
     // Of the name, but not a tunnel: left alone.
     host.route(&format!("put 300/10.0.0.3 --mac {M3} --host-ip 192.168.0.3 --group g"))?;
     host.shell("ip link add vxlan300 type bridge; ip link set vxlan300 up")?;

@@ -6,10 +6,10 @@
 
 use super::desired::{Key, Mac};
 use super::message::{
-    Actual, ENOBUFS, Link, Messages, RTM_DELLINK, RTM_NEWLINK, RTM_NEWNEIGH, Refusal, Request, actual, link,
-    messages, refusal,
+    Actual, ENOBUFS, EPERM, Link, Messages, RTM_DELLINK, RTM_NEWLINK, RTM_NEWNEIGH, Refusal, Request, actual,
+    link, messages, refusal,
 };
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use rtnetlink::packet_core::{NLM_F_ACK, NLMSG_DONE, NLMSG_ERROR};
 use rtnetlink::sys::protocols::NETLINK_ROUTE;
 use rtnetlink::sys::{Socket, SocketAddr};
@@ -26,6 +26,9 @@ const LINKS_BUFFER_BYTES: u32 = 1024 * 1024;
 /// The multicast group of changes of links.
 const RTNLGRP_LINK: u32 = 1;
 
+/// A change that the kernel has to refuse: no device has this index.
+const NOTHING: (u32, Request) = (0, Request::Remove(Key::Forwarding(Mac([0; 6]))));
+
 /// A connection to the kernel, for dumps and changes.
 pub(super) struct Netlink {
     socket: Socket,
@@ -35,10 +38,17 @@ pub(super) struct Netlink {
 
 impl Netlink {
     /// # Errors
-    /// The system gives no socket.
+    /// The system gives no socket, or does not let this process change tables.
     pub(super) fn open() -> Result<Self> {
         let socket = open(&[]).context("connecting to netlink")?;
-        Ok(Self { socket, sequence: 0, received: Vec::with_capacity(RECEIVE_BYTES) })
+        let mut netlink = Self { socket, sequence: 0, received: Vec::with_capacity(RECEIVE_BYTES) };
+        let mut allowed = true;
+        netlink.change(&[NOTHING], |_, refusal| allowed = refusal.errno != EPERM)?;
+        ensure!(
+            allowed,
+            "the kernel does not let this process change neighbours; run it as root, or with CAP_NET_ADMIN"
+        );
+        Ok(netlink)
     }
 
     /// All devices.
@@ -104,7 +114,7 @@ impl Netlink {
     /// # Errors
     /// The connection fails.
     pub(super) fn wait_for_links(&mut self) -> Result<()> {
-        self.change(&[(0, Request::Remove(Key::Forwarding(Mac([0; 6]))))], |_, _| {})
+        self.change(&[NOTHING], |_, _| {})
     }
 
     /// Reads the answers to `count` messages from sequence number `first` on, until that to the last.

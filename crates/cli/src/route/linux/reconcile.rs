@@ -52,7 +52,7 @@ pub(super) enum Why {
 
 impl Reconciler {
     /// # Errors
-    /// The system gives no socket.
+    /// The system gives no socket, or does not let this process change tables.
     pub(super) fn open<'a>(
         names: Names,
         rules: impl Iterator<Item = &'a pb::Rule>,
@@ -244,9 +244,7 @@ impl Reconciler {
         for (at, refusal) in refusals {
             let (vni, device, step) = steps[at];
             match (step.request, refusal.errno) {
-                (_, EPERM) => bail!(
-                    "the kernel does not let this process change neighbours; run it as root, or with CAP_NET_ADMIN"
-                ),
+                (_, EPERM) => bail!("the kernel no longer lets this process change neighbours"),
                 (Request::Remove(_), ENOENT | ENXIO) => {}
                 (_, ENODEV) => self.devices.retain(|_, index| *index != device),
                 (Request::Remove(key), _) => {
