@@ -63,6 +63,7 @@ pub(crate) fn streams(path: &str) -> bool {
             | "/quoin.ledger.v1.Ledger/Stream"
             | "/quoin.route.v1.Route/PutStream"
             | "/quoin.route.v1.Route/GetStream"
+            | "/quoin.route.v1.Route/Subscribe"
             | "/quoin.table.v1.Table/LookupStream"
     )
 }
@@ -153,6 +154,6 @@ mod tests {
             assert_eq!(streams(path), stream, "{path}");
             streaming += usize::from(stream);
         });
-        assert_eq!(streaming, 7);
+        assert_eq!(streaming, 8);
     }
 }

@@ -216,7 +216,7 @@ impl Follower {
                     history_begins = revision,
                     "the copy is older than the history that is kept; fetching everything again"
                 ),
-                Kind::Progress | Kind::Unspecified => {}
+                Kind::Progress | Kind::Changed | Kind::Unspecified => {}
             }
             // The snapshot is complete, or the server has no newer changes.
             if matches!(kind, Kind::SnapshotEnd | Kind::Progress) {

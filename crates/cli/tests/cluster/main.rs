@@ -13,6 +13,7 @@ mod scrub;
 mod snapshot;
 mod space;
 mod start;
+mod subscribe;
 mod table;
 mod table_places;
 mod table_switch;

@@ -20,6 +20,7 @@ pub(super) const RULES: u32 = 4;
 pub(super) const OBJECTS: u32 = 5;
 pub(super) const NODES: u32 = 6;
 const CLUSTER_ID: u32 = 7;
+const REQUEST_ID: u32 = 8;
 /// Fields of `GetResponse`.
 const HEADER: u32 = 1;
 const ANSWERS: u32 = 2;
@@ -49,6 +50,11 @@ impl Encoder {
     /// Adds the cluster that the response's revision is of.
     pub(super) fn cluster(&mut self, cluster: u64) {
         number(&mut self.out, CLUSTER_ID, cluster);
+    }
+
+    /// Adds the change of the watch that the response answers.
+    pub(super) fn request_id(&mut self, request_id: u64) {
+        number(&mut self.out, REQUEST_ID, request_id);
     }
 
     /// Adds a rule as field `field`.

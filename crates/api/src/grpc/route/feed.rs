@@ -4,30 +4,36 @@
 //! The live feed is joined before history is read, and history is read up to the newest revision. So all that
 //! follows is in the feed, and what the feed has at or before the position is skipped.
 //!
+//! What is watched changes at a revision: what was watched before is sent up to it, then what is added as of it, and
+//! from the next one on both.
+//!
 //! A slow watcher holds up nobody: its channel fills, the feed overtakes it, and it goes back to history.
 
-use super::encode::{self, Encoder};
+use super::encode::Encoder;
 use super::live::{Batch, Live, interest};
+use super::snapshot::{Tables, Taken};
+use super::subscribe::Change;
 use super::translate;
+use crate::commands::off_the_hot_path;
 use crate::consistency::{view, view_reaching};
 use crate::error::Error;
-use crate::grpc::outbound::{Answers, blocking, send_blocking};
-use quoin_core::route::{self, Members, Scope, Table};
-use quoin_core::{Event, Revision, View};
+use crate::grpc::outbound::{self, Answers, blocking};
+use bytes::Bytes;
+use quoin_core::route::Scope;
+use quoin_core::{Event, Revision};
 use quoin_engine::Engine;
-use quoin_engine::watch::{Hub, WatchEnd, Watcher};
+use quoin_engine::watch::{Hub, Interest, WatchEnd, Watcher};
 use quoin_proto::Encoded;
 use quoin_proto::quoin::route::v1 as pb;
 use quoin_proto::quoin::route::v1::watch_response::Kind;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::mpsc;
 use tokio::time::{Instant, Interval, interval_at};
 
 /// Maximum messages that wait for a slow client.
 pub(super) const RESPONSES_MAX: usize = 4;
-/// A message of a snapshot is closed at this size, in bytes.
-pub(super) const SNAPSHOT_MESSAGE_BYTES: usize = 256 << 10;
 
 type Responses = Answers<Encoded>;
 
@@ -49,8 +55,20 @@ impl Options {
     /// # Errors
     /// The request is invalid, or begins in the future or in another cluster; otherwise as every read.
     pub(super) async fn of(engine: &Engine, request: &pb::WatchRequest) -> Result<Self, Error> {
+        Self::with(engine, request, translate::scopes(request)?).await
+    }
+
+    /// As [`Self::of`], for a watch of `scopes`.
+    ///
+    /// # Errors
+    /// As [`Self::of`].
+    pub(super) async fn with(
+        engine: &Engine,
+        request: &pb::WatchRequest,
+        scopes: Vec<Scope>,
+    ) -> Result<Self, Error> {
         let options = Self {
-            scopes: translate::scopes(request)?,
+            scopes,
             from: translate::revision("from_revision", request.from_revision)?,
             snapshot_if_compacted: request.snapshot_if_compacted,
             progress_ms: translate::progress_ms(request.progress_ms)?,
@@ -88,27 +106,18 @@ fn out_of_range(text: String) -> Error {
     Error::Refused(crate::error::Kind::OutOfRange, text)
 }
 
-/// Where the newest rules are: in the engine of a node, or in the machines of a test.
-pub(super) trait Tables: Send + Sync + 'static {
-    /// At least as new as the hub's events.
-    fn table(&self) -> Arc<Table>;
-}
-
-impl Tables for Engine {
-    fn table(&self) -> Arc<Table> {
-        Arc::clone(&self.latest().memory().routes)
-    }
-}
-
 /// A watch.
 pub(super) struct Feed {
     hub: Arc<Hub>,
     tables: Arc<dyn Tables>,
     live: Live,
     options: Options,
+    changes: mpsc::Receiver<Change>,
     responses: Responses,
     /// Everything up to this revision was sent.
     position: u64,
+    /// A client may take as long as it likes.
+    patient: bool,
 }
 
 impl Feed {
@@ -117,10 +126,11 @@ impl Feed {
         tables: Arc<dyn Tables>,
         live: Live,
         options: Options,
+        changes: mpsc::Receiver<Change>,
         responses: Responses,
     ) -> Self {
         let position = options.from.saturating_sub(1);
-        Self { hub, tables, live, options, responses, position }
+        Self { hub, tables, live, options, changes, responses, position, patient: true }
     }
 
     /// Sends until the client leaves or the watch cannot go on.
@@ -134,9 +144,16 @@ impl Feed {
         let mut progress = self.progress();
         loop {
             let mut feed = self.live.join(&self.hub, &self.options.scopes);
-            self.catch_up().await?;
+            if let Some(change) = self.catch_up(Revision(u64::MAX), true).await? {
+                self.change(change).await?;
+                continue;
+            }
             loop {
                 tokio::select! {
+                    change = next(&mut self.changes) => {
+                        self.change(change).await?;
+                        break;
+                    }
                     received = feed.recv() => match received {
                         Ok(batch) => self.forward(&batch, progress.as_mut()).await?,
                         Err(RecvError::Lagged(_)) => break,
@@ -158,8 +175,9 @@ impl Feed {
         (ms > 0).then(|| interval_at(Instant::now() + period, period))
     }
 
-    /// Sends the changes after the position, up to the newest revision.
-    async fn catch_up(&mut self) -> Result<(), Error> {
+    /// Sends the changes after the position, up to `to` or the newest revision; if it is to `heed` changes of what is
+    /// watched, stops at one.
+    async fn catch_up(&mut self, to: Revision, heed: bool) -> Result<Option<Change>, Error> {
         loop {
             let compacted = self.hub.latest().1.compacted;
             if self.position + 1 < compacted.0 {
@@ -167,8 +185,8 @@ impl Feed {
             }
             let from = Revision(self.position + 1);
             let mut watcher = self.hub.watch(interest(&self.options.scopes), from);
-            match self.drain(&mut watcher).await? {
-                Ok(()) => return Ok(()),
+            match self.drain(&mut watcher, to, heed).await? {
+                Ok(change) => return Ok(change),
                 // The next round finds it compacted too.
                 Err(WatchEnd::Compacted { .. }) => tokio::task::yield_now().await,
                 Err(end) => return Err(end.into()),
@@ -176,15 +194,23 @@ impl Feed {
         }
     }
 
-    async fn drain(&mut self, watcher: &mut Watcher) -> Result<Result<(), WatchEnd>, Error> {
+    async fn drain(
+        &mut self,
+        watcher: &mut Watcher,
+        to: Revision,
+        heed: bool,
+    ) -> Result<Result<Option<Change>, WatchEnd>, Error> {
         loop {
-            match watcher.next_ready().await {
+            match watcher.next_ready_to(to).await {
                 Ok(Some(events)) => self.send_events(&events).await?,
                 Ok(None) => {
-                    self.position = self.position.max(watcher.position().0);
-                    return Ok(Ok(()));
+                    self.position = self.position.max(watcher.position().min(to).0);
+                    return Ok(Ok(None));
                 }
                 Err(end) => return Ok(Err(end)),
+            }
+            if heed && let Ok(change) = self.changes.try_recv() {
+                return Ok(Ok(Some(change)));
             }
         }
     }
@@ -218,7 +244,11 @@ impl Feed {
     }
 
     async fn send(&self, encoder: &mut Encoder) -> Result<(), Error> {
-        self.responses.send(Ok(Encoded(encoder.take()))).await.map_err(|_| Error::disconnected())
+        let message = Encoded(encoder.take());
+        if !self.patient {
+            return outbound::send(&self.responses, message).await;
+        }
+        self.responses.send(Ok(message)).await.map_err(|_| Error::disconnected())
     }
 
     /// History does not go back to this watch's position: sends a snapshot, or ends.
@@ -240,20 +270,14 @@ impl Feed {
 
     /// Sends the whole state, as of one revision.
     async fn snapshot(&mut self) -> Result<(), Error> {
-        let (hub, table) = (Arc::clone(&self.hub), self.tables.table());
-        let (scopes, responses) = (self.options.scopes.clone(), self.responses.clone());
+        let scopes = self.options.scopes.clone();
+        let (hub, tables, responses) =
+            (Arc::clone(&self.hub), Arc::clone(&self.tables), self.responses.clone());
         let sent = blocking(move || {
-            let (store, progress, _pin) = hub.latest();
-            let mut snapshot = Snapshot::new(&responses);
-            let revision = match groups(&scopes) {
-                Some(groups) => snapshot.newest(&table, progress.revision, &groups)?,
-                None => {
-                    snapshot.stored(View::new(&*store, progress.sequence), &scopes)?;
-                    progress.revision
-                }
-            };
-            snapshot.send()?;
-            Ok(revision.0)
+            let taken = Taken::of(&hub, &*tables, scopes);
+            let revision = taken.revision;
+            taken.send(&responses, 0)?;
+            Ok(revision)
         });
         let revision = sent.await?;
         let mut encoder = Encoder::default();
@@ -263,6 +287,61 @@ impl Feed {
         self.position = revision;
         Ok(())
     }
+
+    /// Changes what is watched, and says as of which revision.
+    async fn change(&mut self, change: Change) -> Result<(), Error> {
+        let Change { request_id, add, remove } = change;
+        self.options.scopes.retain(|scope| !remove.contains(scope));
+        if !add.is_empty() {
+            self.add(request_id, add.into_iter().collect()).await?;
+        }
+        let mut encoder = Encoder::default();
+        encoder.watch_response(Kind::Changed, self.position);
+        encoder.cluster(self.options.cluster);
+        encoder.request_id(request_id);
+        self.send(&mut encoder).await
+    }
+
+    /// Sends what is watched up to the revision of a snapshot of `scopes`, and the snapshot.
+    async fn add(&mut self, request_id: u64, scopes: Vec<Scope>) -> Result<(), Error> {
+        // A snapshot of the store keeps what it shows from being compacted away.
+        self.patient = false;
+        loop {
+            let (hub, tables, wanted) = (Arc::clone(&self.hub), Arc::clone(&self.tables), scopes.clone());
+            let taken = off_the_hot_path(move || Taken::of(&hub, &*tables, wanted)).await?;
+            self.published(taken.revision).await?;
+            self.catch_up(Revision(taken.revision), false).await?;
+            // Or else the history of what was watched before was compacted, and it was sent as of a later revision.
+            if self.position == taken.revision {
+                let responses = self.responses.clone();
+                blocking(move || taken.send(&responses, request_id)).await?;
+                break;
+            }
+        }
+        self.patient = true;
+        self.options.scopes.extend(scopes);
+        self.options.scopes.sort_unstable();
+        self.options.scopes.dedup();
+        Ok(())
+    }
+
+    /// Waits until the hub has published `revision`, which this replica has applied.
+    async fn published(&self, revision: u64) -> Result<(), Error> {
+        if self.hub.newest().0 < revision {
+            // Every revision has an event.
+            let everything = Interest::prefix(Bytes::new());
+            self.hub.watch(everything, Revision(revision)).next().await?;
+        }
+        Ok(())
+    }
+}
+
+/// The next change of what is watched; it never comes once there will be none.
+async fn next(changes: &mut mpsc::Receiver<Change>) -> Change {
+    match changes.recv().await {
+        Some(change) => change,
+        None => std::future::pending().await,
+    }
 }
 
 async fn tick(progress: Option<&mut Interval>) {
@@ -271,86 +350,5 @@ async fn tick(progress: Option<&mut Interval>) {
             progress.tick().await;
         }
         None => std::future::pending().await,
-    }
-}
-
-/// The groups, if nothing else is watched: their newest rules are in memory.
-fn groups(scopes: &[Scope]) -> Option<Vec<&[u8]>> {
-    scopes.iter().map(|scope| if let Scope::Group(group) = scope { Some(&group[..]) } else { None }).collect()
-}
-
-/// A snapshot, message by message, on a thread that may block while it waits for the client.
-struct Snapshot<'a> {
-    encoder: Encoder,
-    responses: &'a Responses,
-}
-
-impl<'a> Snapshot<'a> {
-    fn new(responses: &'a Responses) -> Self {
-        let mut encoder = Encoder::default();
-        encoder.watch_response(Kind::Snapshot, 0);
-        Self { encoder, responses }
-    }
-
-    /// The newest rules of `groups` in a table that has everything up to `applied`; returns their revision.
-    fn newest(&mut self, table: &Table, applied: Revision, groups: &[&[u8]]) -> Result<Revision, Error> {
-        let table = table.look();
-        let members: Vec<Members> = groups.iter().map(|group| table.group(group, None, usize::MAX)).collect();
-        let revision = table.revision().max(applied);
-        drop(table);
-        for rule in members.iter().flat_map(Members::rules) {
-            self.encoder.rule(encode::RULES, &rule?);
-            self.send_if_full()?;
-        }
-        Ok(revision)
-    }
-
-    /// The rules and objects of a view.
-    fn stored(&mut self, view: View<'_>, scopes: &[Scope]) -> Result<(), Error> {
-        for (place, scope) in scopes.iter().enumerate() {
-            match scope {
-                Scope::Group(_) | Scope::Vni(_) => self.stored_rules(view, scope, &scopes[..place])?,
-                Scope::Objects(kind) => {
-                    for object in route::objects(view, *kind, None) {
-                        self.encoder.message(encode::OBJECTS, &translate::shown_object(object?)?);
-                        self.send_if_full()?;
-                    }
-                }
-                Scope::NodeStatus => {
-                    for node in route::node_statuses(view)? {
-                        self.encoder.message(encode::NODES, &translate::shown_status(&node));
-                        self.send_if_full()?;
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn stored_rules(&mut self, view: View<'_>, scope: &Scope, earlier: &[Scope]) -> Result<(), Error> {
-        for rule in route::rules(view, scope, None) {
-            let rule = rule?;
-            let sent = |earlier: &Scope| matches!(earlier, Scope::Group(group) if *group == rule.group);
-            // A rule of a watched group and a watched network is sent once.
-            if matches!(scope, Scope::Vni(_)) && earlier.iter().any(sent) {
-                continue;
-            }
-            self.encoder.rule(encode::RULES, &rule.as_ref());
-            self.send_if_full()?;
-        }
-        Ok(())
-    }
-
-    fn send_if_full(&mut self) -> Result<(), Error> {
-        if self.encoder.out.len() < SNAPSHOT_MESSAGE_BYTES {
-            return Ok(());
-        }
-        self.send()?;
-        self.encoder.watch_response(Kind::Snapshot, 0);
-        Ok(())
-    }
-
-    fn send(&mut self) -> Result<(), Error> {
-        send_blocking(self.responses, Encoded(self.encoder.take()))
     }
 }

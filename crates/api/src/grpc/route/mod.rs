@@ -1,6 +1,7 @@
 //! `quoin.route.v1`: rules by (VNI, IP). `write.rs` and `batch.rs` write them, `lookup.rs` and `list.rs` read them,
-//! `objects.rs` has the objects and nodes around them, `object.rs` what may be said of one. A watch is a `feed.rs`, which shares its live events
-//! with others through `live.rs`. `translate.rs` and `text.rs` read what clients send, `encode.rs` writes
+//! `objects.rs` has the objects and nodes around them, `object.rs` what may be said of one. A watch is a `feed.rs`, which
+//! begins with a `snapshot.rs`, shares its live events with others through `live.rs`, and is changed by `subscribe.rs`.
+//! `translate.rs` and `text.rs` read what clients send, `encode.rs` writes
 //! what they get most.
 //!
 //! Deliberately absent: what a rule means. The agents know.
@@ -13,6 +14,8 @@ mod live;
 mod lookup;
 mod object;
 pub(crate) mod objects;
+mod snapshot;
+mod subscribe;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -29,6 +32,7 @@ use quoin_proto::Encoded;
 use quoin_proto::quoin::route::encoded::route_server;
 use quoin_proto::quoin::route::v1 as pb;
 use std::sync::Arc;
+use tokio::sync::mpsc;
 use tonic::{Request, Response, Status, Streaming};
 
 /// The service.
@@ -53,7 +57,9 @@ impl Route {
         let (hub, tables) = (Arc::clone(self.engine.hub()), Arc::new(self.engine.clone()));
         let live = self.live.clone();
         Ok(outbound::spawn(&self.life, feed::RESPONSES_MAX, |responses| {
-            Feed::new(hub, tables, live, options, responses).run()
+            // Nobody changes it.
+            let (_, changes) = mpsc::channel(1);
+            Feed::new(hub, tables, live, options, changes, responses).run()
         }))
     }
 
@@ -114,6 +120,18 @@ impl route_server::Route for Route {
 
     async fn watch(&self, request: Request<pb::WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
         Ok(Response::new(self.feed(&request.into_inner()).await?))
+    }
+
+    type SubscribeStream = AnswerStream<Encoded>;
+
+    async fn subscribe(
+        &self,
+        request: Request<Streaming<pb::SubscribeRequest>>,
+    ) -> Result<Response<Self::SubscribeStream>, Status> {
+        let (route, requests) = (self.clone(), request.into_inner());
+        Ok(Response::new(outbound::spawn(&self.life, feed::RESPONSES_MAX, |responses| {
+            subscribe::run(route, requests, responses)
+        })))
     }
 
     async fn put_object(

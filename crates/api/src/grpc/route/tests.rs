@@ -1,23 +1,29 @@
-//! Watches of rules against a model: whatever is written, compacted, broken off and resumed in between, each
-//! watcher has exactly the final table, and is told nothing twice.
+//! Watches of rules against a model: whatever is written, compacted, broken off and resumed in between, and whatever is
+//! added to a watch or removed from it, each watcher has exactly the final table, is told nothing twice, and has at every
+//! revision that it is told what was there at that revision.
 
-use super::feed::{Feed, Options, RESPONSES_MAX, SNAPSHOT_MESSAGE_BYTES, Tables};
+use super::feed::{Feed, Options, RESPONSES_MAX};
 use super::live::Live;
+use super::snapshot::{SNAPSHOT_MESSAGE_BYTES, Tables};
+use super::subscribe::Change;
 use crate::grpc::outbound;
 use crate::life::Life;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use proptest::prelude::*;
 use prost::Message;
-use quoin_core::route::{Operation, Rule, RuleKey, Scope, Table, pack_keys, pack_rule};
+use quoin_core::route::{self, Operation, Rule, RuleKey, Scope, Table, pack_keys, pack_rule};
 use quoin_core::store::MemoryStore;
-use quoin_core::{Batch, Command, Index, Machines, Progress, Revision, Stamp, Store, Term, system};
+use quoin_core::{
+    Batch, Command, Index, Machines, Progress, Revision, Stamp, Store, Term, View, history, system,
+};
 use quoin_engine::watch::{BATCH_BYTES_MAX, Hub, Options as HubOptions, Source};
 use quoin_proto::Encoded;
 use quoin_proto::quoin::route::v1 as pb;
 use quoin_proto::quoin::route::v1::watch_response::Kind;
 use std::any::Any;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::IpAddr;
 use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
 use tonic::{Code, Status};
@@ -37,6 +43,23 @@ impl Source for World {
     fn latest(&self) -> (Arc<dyn Store>, Progress, Box<dyn Any + Send>) {
         let machines = self.machines.lock();
         (Arc::clone(&self.store) as _, machines.progress(), Box::new(Arc::clone(&self.pins)))
+    }
+}
+
+impl World {
+    /// What was in scope at a revision, if that is known.
+    fn held(&self, scopes: &[Scope], revision: u64) -> Option<Held> {
+        let progress = self.machines.lock().progress();
+        let view = View::new(&*self.store, progress.sequence);
+        let at = history::sequence_at(view, &progress, Revision(revision)).unwrap().ok()?;
+        let rules = scopes.iter().flat_map(|scope| route::rules(view.at(at), scope, None));
+        let held = rules.map(|rule| {
+            let rule = rule.unwrap();
+            let IpAddr::V4(ip) = rule.key.ip else { panic!("{rule:?}") };
+            let version = std::str::from_utf8(&rule.user_data).unwrap().parse().unwrap();
+            (ip.octets()[3], (rule.group[0] - b'a', version))
+        });
+        Some(held.collect())
     }
 }
 
@@ -117,10 +140,14 @@ impl Case {
             cluster: 7,
         };
         let (hub, tables) = (Arc::clone(&self.hub), Arc::clone(&self.world) as _);
+        let (sender, changes) = mpsc::channel(1);
         let stream = outbound::spawn(&self.life, RESPONSES_MAX, |responses| {
-            Feed::new(hub, tables, self.live.clone(), options, responses).run()
+            Feed::new(hub, tables, self.live.clone(), options, changes, responses).run()
         });
         client.stream = Some(stream.into_inner());
+        client.changes = Some(sender);
+        client.pending.clear();
+        client.adding.clear();
         client.snapshot = client.position.is_none().then(BTreeMap::new);
     }
 }
@@ -137,19 +164,87 @@ fn rule(number: u8, group: u8, version: u64) -> Rule {
     }
 }
 
+/// Group and version of each rule.
+type Held = BTreeMap<u8, (u8, u64)>;
+
 /// A client: what it holds, and up to which revision.
 struct Client {
+    world: Arc<World>,
     scopes: Vec<Scope>,
     forgiving: bool,
     stream: Option<mpsc::Receiver<Result<Encoded, Status>>>,
     position: Option<u64>,
-    snapshot: Option<BTreeMap<u8, u64>>,
-    table: BTreeMap<u8, u64>,
+    snapshot: Option<Held>,
+    table: Held,
+    changes: Option<mpsc::Sender<Change>>,
+    /// Changes that are not in effect yet.
+    pending: VecDeque<Change>,
+    /// What has come of what the first of them adds.
+    adding: Held,
 }
 
 impl Client {
-    fn new(scopes: Vec<Scope>, forgiving: bool) -> Self {
-        Self { scopes, forgiving, stream: None, position: None, snapshot: None, table: BTreeMap::new() }
+    fn new(world: &Arc<World>, scopes: Vec<Scope>, forgiving: bool) -> Self {
+        Self {
+            world: Arc::clone(world),
+            scopes,
+            forgiving,
+            stream: None,
+            position: None,
+            snapshot: None,
+            table: Held::new(),
+            changes: None,
+            pending: VecDeque::new(),
+            adding: Held::new(),
+        }
+    }
+
+    /// Asks for a change, if there is room for one.
+    fn change(&mut self, request_id: u64, add: &[Scope], remove: &[Scope]) {
+        let add: BTreeSet<Scope> = add.iter().cloned().collect();
+        let remove = remove.iter().filter(|scope| !add.contains(scope)).cloned().collect();
+        let change = Change { request_id, add, remove };
+        if self.stream.is_some()
+            && self.changes.as_ref().is_some_and(|to| to.try_send(change.clone()).is_ok())
+        {
+            self.pending.push_back(change);
+        }
+    }
+
+    /// A change is in effect as of `revision`.
+    fn changed(&mut self, request_id: u64) {
+        let change = self.pending.pop_front().expect("a change was asked for");
+        assert_eq!(request_id, change.request_id);
+        let adding = std::mem::take(&mut self.adding);
+        for (number, held) in &adding {
+            let known = self.table.get(number).is_none_or(|known| known == held);
+            let replaced = self.table.get(number).is_some_and(|(group, _)| {
+                // It has left what is removed, unnoticed.
+                !wants(&self.without(&change), *number, *group)
+            });
+            assert!(known || replaced, "{number} is {:?} and comes as {held:?}", self.table.get(number));
+        }
+        self.scopes = self.without(&change);
+        let scopes = self.scopes.clone();
+        self.table.retain(|number, (group, _)| wants(&scopes, *number, *group));
+        self.table.extend(adding);
+        self.scopes.extend(change.add);
+        self.scopes.sort_unstable();
+        self.scopes.dedup();
+    }
+
+    fn without(&self, change: &Change) -> Vec<Scope> {
+        self.scopes.iter().filter(|scope| !change.remove.contains(scope)).cloned().collect()
+    }
+
+    /// What the client holds is what was there at its revision.
+    fn check(&self) {
+        // What is removed may be behind already.
+        if self.pending.is_empty()
+            && let Some(held) = self.world.held(&self.scopes, self.position.unwrap())
+        {
+            assert_eq!(self.table, held, "of {:?} at {:?}", self.scopes, self.position);
+        }
     }
 
     /// Takes one message; false where the stream has ended and nothing remains but to begin anew.
@@ -172,19 +267,38 @@ impl Client {
     fn took(&mut self, message: pb::WatchResponse) {
         let number = |ip: &str| ip.rsplit('.').next().unwrap().parse::<u8>().unwrap();
         let version = |rule: &pb::Rule| std::str::from_utf8(&rule.user_data).unwrap().parse::<u64>().unwrap();
+        let held = |rule: &pb::Rule| (rule.group.as_bytes()[0] - b'a', version(rule));
         match message.kind() {
-            Kind::Compacted => self.snapshot = Some(BTreeMap::new()),
+            Kind::Compacted => {
+                assert!(self.adding.is_empty());
+                self.snapshot = Some(Held::new());
+            }
+            Kind::Snapshot if message.request_id != 0 => {
+                assert_eq!(self.pending[0].request_id, message.request_id);
+                for rule in &message.rules {
+                    let twice = self.adding.insert(number(&rule.ip), held(rule));
+                    assert_eq!(twice, None, "twice in a snapshot");
+                }
+            }
+            Kind::Changed => {
+                assert!(message.revision as u64 >= self.position.unwrap());
+                self.position = Some(message.revision as u64);
+                self.changed(message.request_id);
+                self.check();
+            }
             Kind::Snapshot => {
                 let snapshot = self.snapshot.as_mut().expect("no snapshot was asked for");
                 for rule in &message.rules {
-                    assert_eq!(snapshot.insert(number(&rule.ip), version(rule)), None, "twice in a snapshot");
+                    assert_eq!(snapshot.insert(number(&rule.ip), held(rule)), None, "twice in a snapshot");
                 }
             }
             Kind::SnapshotEnd => {
                 self.table = self.snapshot.take().expect("no snapshot was asked for");
                 self.position = Some(message.revision as u64);
+                self.check();
             }
             Kind::Events => {
+                assert!(self.adding.is_empty(), "events between what is added and its revision");
                 let mut last = self.position.expect("events follow a snapshot or a position");
                 for event in message.events {
                     let revision = event.revision as u64;
@@ -192,24 +306,29 @@ impl Client {
                     assert!(revision >= last, "revision {revision} after {last}");
                     last = revision;
                     match event.change.unwrap() {
-                        pb::event::Change::Put(rule) => self.table.insert(number(&rule.ip), version(&rule)),
+                        pb::event::Change::Put(rule) => self.table.insert(number(&rule.ip), held(&rule)),
                         pb::event::Change::Deleted(key) => self.table.remove(&number(&key.ip)),
                         other => panic!("{other:?}"),
                     };
                 }
                 self.position = Some(message.revision as u64);
+                self.check();
             }
             other => panic!("{other:?}"),
         }
     }
 
     fn wants(&self, number: u8, group: u8) -> bool {
-        self.scopes.iter().any(|scope| match scope {
-            Scope::Group(name) => name[..] == [b'a' + group],
-            Scope::Vni(vni) => *vni == u32::from(number % 2),
-            _ => false,
-        })
+        wants(&self.scopes, number, group)
     }
+}
+
+fn wants(scopes: &[Scope], number: u8, group: u8) -> bool {
+    scopes.iter().any(|scope| match scope {
+        Scope::Group(name) => name[..] == [b'a' + group],
+        Scope::Vni(vni) => *vni == u32::from(number % 2),
+        _ => false,
+    })
 }
 
 #[derive(Clone, Debug)]
@@ -218,17 +337,18 @@ enum Step {
     Delete(u8),
     Compact { keep: u64 },
     Watch { scopes: Vec<Scope>, forgiving: bool },
+    Change { place: usize, add: Vec<Scope>, remove: Vec<Scope> },
     Take(usize),
     Break(usize),
     Resume(usize),
 }
 
-fn scopes() -> impl Strategy<Value = Vec<Scope>> {
+fn scopes(count: std::ops::Range<usize>) -> impl Strategy<Value = Vec<Scope>> {
     let scope = prop_oneof![
         3 => (0..GROUPS).prop_map(|group| Scope::Group(vec![b'a' + group].into())),
         1 => (0..2u32).prop_map(Scope::Vni),
     ];
-    prop::collection::btree_set(scope, 1..3).prop_map(|scopes| scopes.into_iter().collect())
+    prop::collection::btree_set(scope, count).prop_map(|scopes| scopes.into_iter().collect())
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -236,7 +356,9 @@ fn step() -> impl Strategy<Value = Step> {
         8 => (0..RULES, 0..GROUPS).prop_map(|(number, group)| Step::Put { number, group }),
         3 => (0..RULES).prop_map(Step::Delete),
         1 => (0..12u64).prop_map(|keep| Step::Compact { keep }),
-        2 => (scopes(), any::<bool>()).prop_map(|(scopes, forgiving)| Step::Watch { scopes, forgiving }),
+        2 => (scopes(1..3), any::<bool>()).prop_map(|(scopes, forgiving)| Step::Watch { scopes, forgiving }),
+        3 => (0..6usize, scopes(0..3), scopes(0..3))
+            .prop_map(|(place, add, remove)| Step::Change { place, add, remove }),
         4 => (0..6usize).prop_map(Step::Take),
         2 => (0..6usize).prop_map(Step::Break),
         2 => (0..6usize).prop_map(Step::Resume),
@@ -246,15 +368,20 @@ fn step() -> impl Strategy<Value = Step> {
 async fn replay(steps: Vec<Step>, ring: usize) {
     let mut case = Case::new(ring);
     let mut clients: Vec<Client> = Vec::new();
-    for step in steps {
+    for (number, step) in steps.into_iter().enumerate() {
         match step {
             Step::Put { number, group } => case.put(&[number], group),
             Step::Delete(number) => case.delete(number),
             Step::Compact { keep } => case.compact(keep),
             Step::Watch { scopes, forgiving } => {
-                let mut client = Client::new(scopes, forgiving);
+                let mut client = Client::new(&case.world, scopes, forgiving);
                 case.open(&mut client);
                 clients.push(client);
+            }
+            Step::Change { place, add, remove } => {
+                if let Some(client) = clients.get_mut(place) {
+                    client.change(1 + number as u64, &add, &remove);
+                }
             }
             // Only what is there already: nobody waits for a message that may not come.
             Step::Take(place) if place < clients.len() => {
@@ -278,24 +405,21 @@ async fn replay(steps: Vec<Step>, ring: usize) {
         case.put(&[RULES + 2 * group, RULES + 2 * group + 1], group);
     }
     for mut client in clients {
-        let last = case.model.iter().filter(|(number, (group, _))| client.wants(**number, *group));
-        let last = last.map(|(_, (_, version))| *version).max().unwrap();
         if client.stream.is_none() {
             case.open(&mut client);
         }
-        while client.table.values().max() != Some(&last) {
+        let wanted = |client: &Client| -> Held {
+            let all = case.model.iter().filter(|(number, (group, _))| client.wants(**number, *group));
+            all.map(|(number, held)| (*number, *held)).collect()
+        };
+        let newest = |held: &Held| held.values().map(|(_, version)| *version).max();
+        while !client.pending.is_empty() || newest(&client.table) != newest(&wanted(&client)) {
             if !client.take().await {
                 client.position = None;
                 case.open(&mut client);
             }
         }
-        let wanted: BTreeMap<u8, u64> = case
-            .model
-            .iter()
-            .filter(|(number, (group, _))| client.wants(**number, *group))
-            .map(|(number, (_, version))| (*number, *version))
-            .collect();
-        assert_eq!(client.table, wanted, "of {:?}", client.scopes);
+        assert_eq!(client.table, wanted(&client), "of {:?}", client.scopes);
     }
 }
 
@@ -336,7 +460,7 @@ async fn an_agent_that_reads_nothing_has_a_few_messages_of_a_bounded_size_waitin
     };
     (0..COUNT).for_each(put);
     for scope in [Scope::Group(vec![b'a'].into()), Scope::Vni(0)] {
-        let mut client = Client::new(vec![scope], false);
+        let mut client = Client::new(&case.world, vec![scope], false);
         case.open(&mut client);
         let mut stream = client.stream.take().expect("it was opened");
         let mut take = async |bytes_max: usize| {

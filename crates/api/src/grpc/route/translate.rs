@@ -177,23 +177,35 @@ pub(super) fn check_groups(field: &str, groups: &[String]) -> Result<(), Error> 
     Ok(())
 }
 
-/// What a watch follows, without duplicates.
+/// Checks networks' numbers.
+pub(super) fn check_vnis(field: &str, vnis: &[u32]) -> Result<(), Error> {
+    for (place, vni) in vnis.iter().enumerate() {
+        check_vni(&format!("{field}[{place}]"), *vni).map_err(Error::invalid)?;
+    }
+    Ok(())
+}
+
+/// What a watch follows, without duplicates: something.
 pub(super) fn scopes(request: &pb::WatchRequest) -> Result<Vec<Scope>, Error> {
+    let scopes = any_scopes(request)?;
+    if scopes.is_empty() {
+        return Err(Error::invalid("nothing to watch: give groups, vnis, kinds or node_status"));
+    }
+    Ok(scopes)
+}
+
+/// As [`scopes`], or nothing.
+pub(super) fn any_scopes(request: &pb::WatchRequest) -> Result<Vec<Scope>, Error> {
     check_groups("groups", &request.groups)?;
     let group = |group: &String| Scope::Group(Bytes::copy_from_slice(group.as_bytes()));
     let mut scopes: Vec<Scope> = request.groups.iter().map(group).collect();
-    for (place, vni) in request.vnis.iter().enumerate() {
-        check_vni(&format!("vnis[{place}]"), *vni).map_err(Error::invalid)?;
-        scopes.push(Scope::Vni(*vni));
-    }
+    check_vnis("vnis", &request.vnis)?;
+    scopes.extend(request.vnis.iter().map(|vni| Scope::Vni(*vni)));
     for number in &request.kinds {
         scopes.push(Scope::Objects(kind(*number)?));
     }
     if request.node_status {
         scopes.push(Scope::NodeStatus);
-    }
-    if scopes.is_empty() {
-        return Err(Error::invalid("nothing to watch: give groups, vnis, kinds or node_status"));
     }
     scopes.sort_unstable();
     scopes.dedup();

@@ -159,7 +159,8 @@ fn shown(message: Result<Encoded, Status>, cluster: u64) -> Shown {
         Of::SnapshotEnd => Box::new(std::iter::once(whole("snapshot_end").id(place(revision).to_string()))),
         Of::Progress => Box::new(std::iter::once(whole("progress").id(place(revision).to_string()))),
         Of::Compacted => Box::new(std::iter::once(whole("compacted"))),
-        Of::Unspecified => Box::new(std::iter::empty()),
+        // Nobody changes what is watched.
+        Of::Changed | Of::Unspecified => Box::new(std::iter::empty()),
     }
 }
 
