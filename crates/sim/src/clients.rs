@@ -1,7 +1,7 @@
 //! The clients: they write and read through any replica, and remember what they were told.
 
 use crate::linear::{self, Action, Operation};
-use crate::routes::Rules;
+use crate::routes::{Both, Rules};
 use crate::schedule::{MS, S};
 use crate::tables::Tables;
 use crate::watches::Watched;
@@ -249,7 +249,9 @@ impl World {
         match known {
             Known::Write { key, action, called, .. } => self.not_written((key, action, called), is_unknown),
             Known::Txn { txn, .. } => self.not_transacted(&txn, is_unknown),
-            Known::Rules { asked: Rules::Put(rules), .. } if !is_unknown => {
+            Known::Rules { asked: Rules::Put(rules) | Rules::Write(Both { puts: rules, .. }), .. }
+                if !is_unknown =>
+            {
                 rules.into_values().for_each(|value| self.record.lock().not_done(value));
             }
             _ => {}

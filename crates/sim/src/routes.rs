@@ -1,12 +1,14 @@
-//! Work on rules: batches that are written or deleted at one revision, and deletions of a group or a network, some at a
-//! time. Watchers follow groups; reads compare what a group holds with what the replicas have applied.
+//! Work on rules: batches that are written or deleted at one revision, or both if conditions hold, and deletions of a group
+//! or a network, some at a time. Watchers follow groups; reads compare what a group holds, and when it changed last, with
+//! what the replicas have applied.
 
 use crate::clients::Known;
 use crate::world::World;
 use anyhow::{Result, anyhow, bail, ensure};
 use bytes::Bytes;
 use quoin_core::route::{
-    self, Changed, DeleteMany, Operation, Response, Rule, RuleKey, Scope, pack_keys, pack_rule,
+    self, Changed, Condition, DeleteMany, Operation, Response, Rule, RuleKey, Scope, Write, pack_condition,
+    pack_keys, pack_rule,
 };
 use quoin_core::{Change, Revision};
 use quoin_engine::ReadView;
@@ -23,7 +25,15 @@ pub(crate) enum Rules {
     /// Rules with these values.
     Put(BTreeMap<RuleKey, u64>),
     Delete(BTreeSet<RuleKey>),
+    Write(Both),
     Many(Many),
+}
+
+/// Rules with these values, deletions, and the revisions at which rules must be.
+pub(crate) struct Both {
+    pub(crate) puts: BTreeMap<RuleKey, u64>,
+    deletes: BTreeSet<RuleKey>,
+    conditions: Vec<Condition>,
 }
 
 pub(crate) struct Many {
@@ -69,8 +79,9 @@ fn value_of(rule: &Rule) -> Option<u64> {
 impl World {
     /// A client changes rules.
     pub(crate) fn change_rules(&mut self, place: usize) {
-        let (asked, operation) = match self.rng.random_range(0..10) {
+        let (asked, operation) = match self.rng.random_range(0..12) {
             0..6 => self.draw_put(),
+            10.. => self.draw_both(),
             6..8 => {
                 let keys: BTreeSet<RuleKey> =
                     (0..self.rng.random_range(1..4)).map(|_| self.draw_key()).collect();
@@ -89,6 +100,30 @@ impl World {
     }
 
     fn draw_put(&mut self) -> (Rules, Operation) {
+        let (rules, packed) = self.draw_rules();
+        (Rules::Put(rules), Operation::Put(packed))
+    }
+
+    fn draw_both(&mut self) -> (Rules, Operation) {
+        let (puts, packed) = self.draw_rules();
+        let deletes: BTreeSet<RuleKey> = (0..2).map(|_| self.draw_key()).collect();
+        let deletes: BTreeSet<RuleKey> = deletes.into_iter().filter(|key| !puts.contains_key(key)).collect();
+        let (mut conditions, mut bytes) = (Vec::new(), Vec::new());
+        for _ in 0..self.rng.random_range(0..3) {
+            let (key, record) = (self.draw_key(), self.record.lock());
+            // Mostly where it is now, if nobody else is faster.
+            let now = record.value_at(&store_key(&key), record.newest()).map_or(0, |(_, at)| at);
+            drop(record);
+            let revision = if self.rng.random_bool(0.8) { now } else { self.rng.random_range(0..=now) };
+            let condition = Condition { key, revision };
+            pack_condition(&mut bytes, &condition, &mut Vec::new());
+            conditions.push(condition);
+        }
+        let write = Write { puts: packed, deletes: pack_keys(&deletes), conditions: bytes.into() };
+        (Rules::Write(Both { puts, deletes, conditions }), Operation::Write(write))
+    }
+
+    fn draw_rules(&mut self) -> (BTreeMap<RuleKey, u64>, Bytes) {
         let (mut rules, mut packed, mut scratch) = (BTreeMap::new(), Vec::new(), Vec::new());
         for _ in 0..self.rng.random_range(1..6) {
             let key = self.draw_key();
@@ -102,7 +137,7 @@ impl World {
             pack_rule(&mut packed, &rule, &mut scratch);
             rules.insert(key, value);
         }
-        (Rules::Put(rules), Operation::Put(packed.into()))
+        (rules, packed.into())
     }
 
     fn draw_many(&mut self) -> (Rules, Operation) {
@@ -118,7 +153,11 @@ impl World {
     /// A change of rules was answered.
     pub(crate) fn rules_changed(&mut self, asked: Rules, floor: u64, reply: &route::Reply) -> Result<()> {
         let revision = reply.revision.0;
-        let response = reply.result.map_err(|refusal| anyhow!("a change of rules was refused: {refusal}"))?;
+        if let (Rules::Write(write), result) = (&asked, &reply.result) {
+            return self.both_done(write, revision, result);
+        }
+        let result = reply.result.clone();
+        let response = result.map_err(|refusal| anyhow!("a change of rules was refused: {refusal}"))?;
         ensure!(revision >= floor, "rules are changed at {revision}; a client was told of {floor} before");
         let mut record = self.record.lock();
         match (asked, response) {
@@ -149,6 +188,50 @@ impl World {
             }
             (_, response) => bail!("a change of rules was answered {response:?}"),
         }
+        Ok(())
+    }
+
+    /// A write with conditions was answered: they held, and all was done, or else one did not, and nothing was.
+    fn both_done(
+        &mut self,
+        write: &Both,
+        revision: u64,
+        result: &Result<Response, route::Refusal>,
+    ) -> Result<()> {
+        let mut record = self.record.lock();
+        let (changed, response) = match *result {
+            Ok(Response::Wrote { written, deleted }) => (written + deleted > 0, (written, deleted)),
+            Err(route::Refusal::Condition { place, key, wanted, found }) => {
+                let Condition { key: named, revision: asked } = write.conditions[place];
+                let is = record.value_at(&store_key(&key), revision).map_or(0, |(_, at)| at);
+                ensure!(
+                    (named, asked, is) == (key, wanted, found) && found != wanted,
+                    "{key} was refused as {found} instead of {wanted} at {revision}, where it is {is}"
+                );
+                write.puts.values().for_each(|value| record.not_done(*value));
+                return Ok(());
+            }
+            ref other => bail!("a write of rules was answered {other:?}"),
+        };
+        let before = if changed { revision - 1 } else { revision };
+        for Condition { key, revision: wanted } in &write.conditions {
+            let was = record.value_at(&store_key(key), before).map_or(0, |(_, at)| at);
+            ensure!(
+                was == *wanted,
+                "{key} was {was} before {revision}, and a write was done that wanted {wanted}"
+            );
+        }
+        for (key, value) in &write.puts {
+            record.done(&store_key(key), Some(*value), revision);
+        }
+        let keys: Vec<Vec<u8>> = write.deletes.iter().map(store_key).collect();
+        let left = keys.iter().any(|key| record.value_at(key, revision).is_some());
+        let gone =
+            if changed { record.deleted_at(revision, |key| keys.iter().any(|one| one == key)) } else { 0 };
+        ensure!(
+            !left && response == (write.puts.len() as u64, gone),
+            "{response:?} rules were said to be written and deleted at {revision}, and {gone} were deleted"
+        );
         Ok(())
     }
 
@@ -184,6 +267,16 @@ impl World {
         ensure!(
             found == recorded,
             "network {vni} holds {found:?} at {revision}; what was written is {recorded:?}"
+        );
+        let number = self.rng.random_range(0..GROUPS);
+        let prefix = group_prefix(number);
+        let changes = record.changes_after(0, |key| key.starts_with(&prefix));
+        let newest = changes.iter().rev().map(|(at, ..)| *at).find(|at| *at <= revision);
+        let known = route::group_revision(view.view(), &group(number))?.map(|at| at.0);
+        // Before its first change, a group has the revision at which any group first changed, less one.
+        ensure!(
+            newest.is_none() || known == newest,
+            "group {number} changed last at {known:?} by what is stored at {revision}, and did at {newest:?}"
         );
         Ok(())
     }
