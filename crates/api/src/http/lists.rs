@@ -42,6 +42,15 @@ where
     deserializer.deserialize_seq(List::<T, MAX>(PhantomData))
 }
 
+/// As [`at_most`], for texts and numbers.
+pub(super) fn values<'de, D, T, const MAX: usize>(deserializer: D) -> Result<Vec<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    deserializer.deserialize_seq(Values::<T, MAX>(PhantomData))
+}
+
 /// Reads texts by name.
 pub(super) fn texts<'de, D>(deserializer: D) -> Result<BTreeMap<String, String>, D::Error>
 where
@@ -80,6 +89,27 @@ impl<'de, T: Deserialize<'de>, const MAX: usize> Visitor<'de> for List<T, MAX> {
                 return Err(A::Error::custom(format_args!(
                     "more than {MAX} elements: send them in several requests"
                 )));
+            }
+            list.push(element);
+        }
+        Ok(list)
+    }
+}
+
+struct Values<T, const MAX: usize>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>, const MAX: usize> Visitor<'de> for Values<T, MAX> {
+    type Value = Vec<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a list of at most {MAX} elements")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut sequence: A) -> Result<Vec<T>, A::Error> {
+        let mut list = Vec::new();
+        while let Some(element) = sequence.next_element()? {
+            if list.len() == MAX {
+                return Err(A::Error::custom(format_args!("more than {MAX} elements")));
             }
             list.push(element);
         }

@@ -3,7 +3,7 @@
 //! process runs) and `/readyz` (it can serve: there is a leader, and the state is not far behind).
 //!
 //! What the faces' APIs share: `extract.rs` and `lists.rs` parse requests, `problem.rs` renders errors, `charge.rs`
-//! charges requests with their bodies, `document.rs` has the OpenAPI document, which is generated from the handlers and
+//! charges requests with their bodies, `time.rs` writes times, `document.rs` has the OpenAPI document, which is generated from the handlers and
 //! their models, so it says what they do; `/docs` shows it, from files in the binary.
 
 mod answer;
@@ -15,6 +15,7 @@ mod ledger;
 mod lists;
 mod problem;
 mod route;
+mod time;
 
 use crate::budget::Budget;
 use crate::grpc::route::Route;

@@ -80,6 +80,11 @@ impl Problem {
         Self { field: Some(field.into()), ..self }
     }
 
+    /// With its field as that of a part of the request.
+    pub(super) fn within(self, prefix: &str) -> Self {
+        Self { field: self.field.map(|field| format!("{prefix}{field}")), ..self }
+    }
+
     /// With another detail.
     pub(super) fn saying(self, detail: String) -> Self {
         Self { detail, ..self }
@@ -145,9 +150,9 @@ fn propose(error: ProposeError) -> Problem {
         ProposeError::NoLeader | ProposeError::LeaderChanged => {
             unavailable("nothing was done: the cluster is choosing a leader; send the same request again")
         }
-        ProposeError::Unknown | ProposeError::Stopped => {
-            unavailable("it may or may not have been done; send the same request again, with the same id")
-        }
+        ProposeError::Unknown | ProposeError::Stopped => unavailable(
+            "it may or may not have been done; send the same request again, with the same id if it has one",
+        ),
         // Only changes of members are refused.
         ProposeError::Refused => of_kind(Kind::Aborted, &error.to_string()),
     }

@@ -26,7 +26,9 @@ pub use command::{
     pack_condition, pack_keys, pack_rule,
 };
 pub use machine::Machine;
-pub use query::{Scope, all_rules, changed, group_revision, node_statuses, object, objects, rule, rules};
+pub use query::{
+    Scope, all_rules, changed, group_revision, node_status, node_statuses, object, objects, rule, rules,
+};
 pub(crate) use record::FACE;
 pub use record::NAME_BYTES_MAX;
 pub use reply::{Changed, Node, Object, Refusal, Reply, Response};

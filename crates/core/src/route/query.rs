@@ -145,18 +145,30 @@ pub fn node_statuses(view: View<'_>) -> Result<Vec<Node>, StoreError> {
     let mut nodes = Vec::new();
     for pair in view.scan_prefix(&record::STATUSES, Order::Ascending) {
         let (store_key, value) = pair?;
-        let name = store_key.slice(record::STATUSES.len()..);
-        let status = Status::decode(value)?;
-        let last = view.get(&record::heartbeat_key(&name))?.map(LastHeartbeat::decode).transpose()?;
-        nodes.push(Node {
-            name,
-            alive: status.alive,
-            since: status.since,
-            last_heartbeat: last.map(|last| last.at),
-            applied_revision: last.map_or(0, |last| last.applied_revision),
-        });
+        nodes.push(node(view, store_key.slice(record::STATUSES.len()..), value)?);
     }
     Ok(nodes)
+}
+
+/// The liveness of a node, if it ever sent a heartbeat.
+///
+/// # Errors
+/// The store failed.
+pub fn node_status(view: View<'_>, name: &[u8]) -> Result<Option<Node>, StoreError> {
+    let status = view.get(&record::status_key(name))?;
+    status.map(|status| node(view, Bytes::copy_from_slice(name), status)).transpose()
+}
+
+fn node(view: View<'_>, name: Bytes, status: Bytes) -> Result<Node, StoreError> {
+    let status = Status::decode(status)?;
+    let last = view.get(&record::heartbeat_key(&name))?.map(LastHeartbeat::decode).transpose()?;
+    Ok(Node {
+        name,
+        alive: status.alive,
+        since: status.since,
+        last_heartbeat: last.map(|last| last.at),
+        applied_revision: last.map_or(0, |last| last.applied_revision),
+    })
 }
 
 /// What a change means; `None` for a change of another face.

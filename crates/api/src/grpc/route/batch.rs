@@ -19,7 +19,7 @@ use std::collections::hash_map::Entry;
 /// # Errors
 /// An invalid rule, key or condition, a key that is named twice, too many of them, no space on the disk, or a
 /// condition that does not hold: nothing was done. Otherwise as every write.
-pub(super) async fn write(engine: &Engine, request: pb::WriteRequest) -> Result<pb::WriteResponse, Error> {
+pub(crate) async fn write(engine: &Engine, request: pb::WriteRequest) -> Result<pb::WriteResponse, Error> {
     check_counts(&request)?;
     if !request.puts.is_empty() {
         check_space(engine)?;

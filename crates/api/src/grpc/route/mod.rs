@@ -6,7 +6,7 @@
 //!
 //! Deliberately absent: what a rule means. The agents know.
 
-mod batch;
+pub(crate) mod batch;
 mod encode;
 mod feed;
 pub(crate) mod list;

@@ -22,7 +22,7 @@ use tokio::task::JoinHandle;
 use tonic::{Code, Status, Streaming};
 
 /// Maximum rules in a request.
-pub(super) const RULES_MAX: usize = 20_000;
+pub(crate) const RULES_MAX: usize = 20_000;
 /// Maximum messages of a bulk load in flight.
 const MESSAGES_IN_FLIGHT_MAX: usize = 16;
 /// Maximum rules that one step of a long deletion deletes, so that no step holds up others for long.

@@ -6,12 +6,12 @@ use super::model::{
     Account, AccountPage, AccountPatch, AccountResult, AccountResults, AccountStatus, After, At, Balance,
     Before, Line, NewAccount, NewAccounts, NewCurrency, Rule, StatementPage, Transfer, Unit, shown,
 };
-use super::time;
 use crate::commands::long_read;
 use crate::error::{Error, Kind};
 use crate::http::answer::created;
 use crate::http::extract::{Body, Named, Params};
 use crate::http::problem::Problem;
+use crate::http::time;
 use crate::ledger::{account_at, check_past, check_texts};
 use axum::Json;
 use axum::extract::State;

@@ -11,7 +11,6 @@ mod model;
 mod refusal;
 #[cfg(test)]
 mod tests;
-mod time;
 mod transfers;
 mod units;
 

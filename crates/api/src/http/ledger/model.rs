@@ -3,8 +3,8 @@
 //! Amounts are decimal strings with all places of their currency, never numbers: many readers take JSON's
 //! numbers for floats.
 
-use super::time;
 use crate::http::lists;
+use crate::http::time;
 use quoin_core::ledger::{
     self, ACCOUNTS_MAX, AccountRecord, Code, Currency, Entry, Kind, PendingState, Resolution, TRANSFERS_MAX,
     TransferState, format_amount, format_signed,

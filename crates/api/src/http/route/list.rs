@@ -16,6 +16,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 use quoin_proto::quoin::route::v1 as pb;
+use quoin_proto::quoin::route::v1::list_request::Of;
 
 /// Bytes of rules after which a page ends.
 const PAGE_BYTES_MAX: usize = 4 << 20;
@@ -34,7 +35,7 @@ const COLUMNS: [&str; 10] = [
     "group_hex",
 ];
 
-/// List the rules of a group or a network
+/// List the rules of a group, a network, a host or a hardware address
 ///
 /// As JSON a page at a time. With Accept: text/csv all of them, at one revision, which the header Quoin-Revision
 /// names: a file that `quoin route load` reads. Text that begins or ends with blanks, which CSV would lose, is in `user_data_hex`
@@ -54,18 +55,22 @@ pub(super) async fn list(
     let limit = extract::page_size(&PAGE, list.limit)?;
     let request = request(list, u32::try_from(limit).expect("page sizes are small"))?;
     let page = list_within(route.engine(), request, PAGE_BYTES_MAX).await.map_err(Problem::of_request)?;
-    let next = page.rules.last().filter(|_| page.more).map(|rule| format!("{}/{}", rule.vni, rule.ip));
+    let next = page.next.map(|key| format!("{}/{}", key.vni, key.ip));
     let rules = page.rules.into_iter().map(RoutingRule::of).collect();
     let revision = page.header.map_or(0, |header| unsigned(header.revision));
     Ok(Json(RulePage { revision, rules, next }).into_response())
 }
 
 fn request(list: RuleList, limit: u32) -> Result<pb::ListRequest, Problem> {
-    let of = match (list.group, list.vni) {
-        (Some(group), None) => pb::list_request::Of::Group(group),
-        (None, Some(vni)) => pb::list_request::Of::Vni(vni),
-        (None, None) => return Err(Problem::field("group", "give a group or a vni")),
-        (Some(_), Some(_)) => return Err(Problem::field("group", "give either a group or a vni, not both")),
+    let wanted = [
+        list.group.map(Of::Group),
+        list.vni.map(Of::Vni),
+        list.host_ip.map(Of::HostIp),
+        list.mac.map(Of::Mac),
+    ];
+    let mut wanted = wanted.into_iter().flatten();
+    let (Some(of), None) = (wanted.next(), wanted.next()) else {
+        return Err(Problem::field("group", "give one of group, vni, host_ip and mac"));
     };
     Ok(pb::ListRequest {
         of: Some(of),
@@ -145,7 +150,7 @@ impl Sending {
             Some(page) => page,
             None => list_within(self.route.engine(), self.request.clone(), PIECE_BYTES_MAX).await?,
         };
-        self.request.after = page.rules.last().map(|rule| pb::RuleKey { vni: rule.vni, ip: rule.ip.clone() });
+        self.request.after = page.next;
         let rows = page.rules.into_iter().take(self.rows).map(RoutingRule::of);
         let mut sent = 0;
         let piece = write_rows(rows.inspect(|_| sent += 1).map(row));

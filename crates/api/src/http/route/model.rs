@@ -2,6 +2,7 @@
 //!
 //! A rule has the fields of a line of `quoin route load`, the empty ones left out.
 
+use crate::grpc::route::write::RULES_MAX;
 use crate::http::lists;
 use crate::http::problem::Problem;
 use quoin_proto::quoin::route::v1 as pb;
@@ -142,6 +143,73 @@ pub(crate) struct RoutingKey {
     pub(super) ip: String,
 }
 
+/// A rule to write. An absent field is empty.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NewRoutingRule {
+    #[schema(maximum = 16_777_215)]
+    vni: u32,
+    #[schema(example = "10.0.0.1")]
+    ip: String,
+    #[serde(default)]
+    mac: String,
+    #[serde(default)]
+    host_ip: String,
+    #[serde(default)]
+    host_mac: String,
+    #[serde(default)]
+    group: String,
+    #[serde(default)]
+    user_data: String,
+    #[serde(default)]
+    user_data_hex: String,
+    /// Ignored, so that a rule can be sent as it was read.
+    #[serde(default, rename = "revision")]
+    _revision: u64,
+}
+
+impl NewRoutingRule {
+    pub(super) fn into_rule(self) -> Result<pb::Rule, Problem> {
+        let Self { mac, host_ip, host_mac, group, user_data, user_data_hex, .. } = self;
+        RoutingTarget { mac, host_ip, host_mac, group, user_data, user_data_hex }.into_rule(self.vni, self.ip)
+    }
+}
+
+/// The revision at which a rule must be.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RuleCondition {
+    #[schema(maximum = 16_777_215)]
+    pub(super) vni: u32,
+    pub(super) ip: String,
+    /// The revision of its last write; 0: it must not exist.
+    pub(super) revision: u64,
+}
+
+/// What to do at one revision, if all conditions hold. Puts and deletes name each rule once, 20,000 together.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RuleBatch {
+    #[serde(default, deserialize_with = "lists::at_most::<_, _, RULES_MAX>")]
+    #[schema(max_items = 20_000)]
+    pub(super) puts: Vec<NewRoutingRule>,
+    #[serde(default, deserialize_with = "lists::at_most::<_, _, RULES_MAX>")]
+    #[schema(max_items = 20_000)]
+    pub(super) deletes: Vec<RoutingKey>,
+    #[serde(default, deserialize_with = "lists::at_most::<_, _, RULES_MAX>")]
+    #[schema(max_items = 20_000)]
+    pub(super) conditions: Vec<RuleCondition>,
+}
+
+/// The result of a batch.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct BatchDone {
+    /// The revision of what was written and deleted; 0 if nothing was.
+    pub(super) revision: u64,
+    pub(super) written: u64,
+    pub(super) deleted: u64,
+}
+
 /// Addresses to look up.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -195,7 +263,7 @@ pub(crate) struct AllOf {
     pub(super) vni: Option<u32>,
 }
 
-/// Which rules to list: `group` or `vni` is required.
+/// Which rules to list: one of `group`, `vni`, `host_ip` and `mac` is required.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields, default)]
 #[into_params(parameter_in = Query)]
@@ -205,6 +273,11 @@ pub(crate) struct RuleList {
     /// The rules of this network.
     #[param(maximum = 16_777_215)]
     pub(super) vni: Option<u32>,
+    /// The rules with this `host_ip`. All rules are read to find them, 100,000 for a page: a page may have few rules, or
+    /// none, though there are more.
+    pub(super) host_ip: Option<String>,
+    /// The rules with this `mac`, found in the same way.
+    pub(super) mac: Option<String>,
     /// The `next` of the previous page.
     pub(super) after: Option<String>,
     /// The page size, by default 1,000; as CSV the number of rules, by default all. A JSON page also ends at about

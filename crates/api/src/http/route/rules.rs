@@ -1,13 +1,13 @@
 //! Writing, reading and deleting rules.
 
 use super::model::{
-    AllOf, Deleted, LookupAnswers, Lookups, RoutingRule, RoutingTarget, RuleAt, signed, unsigned,
+    AllOf, BatchDone, Deleted, LookupAnswers, Lookups, RoutingKey, RoutingRule, RoutingTarget, RuleAt,
+    RuleBatch, RuleCondition, signed, unsigned,
 };
 use crate::commands::{check_space, long_read, pinned, read};
-use crate::error::Error;
-use crate::grpc::route::Route;
-use crate::grpc::route::translate;
+use crate::error::{Error, Kind};
 use crate::grpc::route::write::{self, deleted, operation};
+use crate::grpc::route::{Route, batch, translate};
 use crate::http::extract::{self, Body, Params};
 use crate::http::problem::Problem;
 use axum::Json;
@@ -16,7 +16,9 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use quoin_core::Revision;
-use quoin_core::route::{self, Operation, Rule, RuleKey, pack_keys, pack_rule};
+use quoin_core::route::{
+    self, Condition, Operation, Rule, RuleKey, Write, pack_condition, pack_keys, pack_rule,
+};
 use quoin_engine::ReadView;
 use quoin_proto::quoin::route::v1 as pb;
 
@@ -93,37 +95,126 @@ fn tagged(tag: HeaderValue, rule: RoutingRule) -> Response {
 
 /// Write a rule
 ///
-/// Creates it, or replaces it as a whole. The same request again writes the same rule.
+/// Creates it, or replaces it as a whole. The same request again writes the same rule. With If-Match it is written only if
+/// it still has this ETag, with If-None-Match: * only if there is none: else 412, and nothing is done.
 #[utoipa::path(put, path = "/v1/rules/{vni}/{ip}", tag = "rules", request_body = RoutingTarget,
-    params(("vni" = u32, Path, maximum = 16_777_215), ("ip" = String, Path, description = "IPv4 or IPv6")),
+    params(("vni" = u32, Path, maximum = 16_777_215), ("ip" = String, Path, description = "IPv4 or IPv6"),
+        ("If-Match" = Option<String>, Header, description = "The rule's ETag"),
+        ("If-None-Match" = Option<String>, Header, description = "*: the rule must not exist")),
     responses((status = 200, body = RoutingRule), (status = "4XX", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn put(
     State(route): State<Route>,
     Address(key): Address,
+    headers: HeaderMap,
     Body(target): Body<RoutingTarget>,
 ) -> Result<Response, Problem> {
     check_space(route.engine())?;
+    let wanted = condition(&headers)?;
     let rule = target.into_rule(key.vni, key.ip.to_string())?;
     let rule = translate::rule(rule).map_err(|text| Problem::wrong(&text))?;
     let mut packed = Vec::new();
     pack_rule(&mut packed, &rule, &mut Vec::new());
-    let (Revision(revision), _) = operation(route.engine(), Operation::Put(packed.into())).await?;
+    let done = match wanted {
+        None => operation(route.engine(), Operation::Put(packed.into())).await,
+        Some((_, revision)) => {
+            let write = Write { puts: packed.into(), ..conditioned(key, revision) };
+            operation(route.engine(), Operation::Write(write)).await
+        }
+    };
+    let (Revision(revision), _) = done.map_err(|error| refused(error, wanted.map(|(header, _)| header)))?;
     let rule = translate::shown(&Rule { revision, ..rule }.as_ref());
     Ok(tagged(etag(revision), RoutingRule::of(rule)))
 }
 
+/// What a request's headers ask of the rule: the header, and the revision at which it must be, 0 if it must not exist.
+fn condition(headers: &HeaderMap) -> Result<Option<(&'static str, u64)>, Problem> {
+    let wrong = |field: &str, what| Err(Problem::field(field, format!("{what}; nothing was done")));
+    match (headers.get(header::IF_MATCH), headers.get(header::IF_NONE_MATCH)) {
+        (None, None) => Ok(None),
+        (None, Some(value)) if value == "*" => Ok(Some(("If-None-Match", 0))),
+        (None, Some(_)) => wrong("If-None-Match", "only * is taken: the rule must not exist"),
+        (Some(_), Some(_)) => wrong("If-Match", "give either If-Match or If-None-Match"),
+        (Some(value), None) => {
+            let tag = value.to_str().ok().and_then(|tag| tag.strip_prefix('"')?.strip_suffix('"'));
+            match tag.and_then(|tag| tag.parse().ok()) {
+                Some(revision @ 1..) => Ok(Some(("If-Match", revision))),
+                _ => wrong("If-Match", "it is not the ETag of a rule, as \"17\""),
+            }
+        }
+    }
+}
+
+/// A write of nothing, if the rule is at this revision.
+fn conditioned(key: RuleKey, revision: u64) -> Write {
+    let mut conditions = Vec::new();
+    pack_condition(&mut conditions, &Condition { key, revision }, &mut Vec::new());
+    Write { conditions: conditions.into(), ..Write::default() }
+}
+
+/// An error of a write with conditions; `header` is that which named the only one.
+fn refused(error: Error, header: Option<&str>) -> Problem {
+    match error {
+        Error::Detailed(refusal) if refusal.kind == Kind::Aborted => {
+            let (place, detail) = refusal.text.split_once(": ").unwrap_or(("conditions", &refusal.text));
+            let title = "The rule is not at the revision at which it must be";
+            let problem = Problem::new(StatusCode::PRECONDITION_FAILED, "changed", title, detail);
+            problem.named(header.unwrap_or(place))
+        }
+        error => Problem::of_request(error),
+    }
+}
+
+/// Write and delete rules at one revision
+///
+/// All or nothing, if all conditions hold; they may name other rules too. Where one does not: 412, with its place.
+#[utoipa::path(post, path = "/v1/rules/batch", tag = "rules", request_body = RuleBatch,
+    responses((status = 200, body = BatchDone), (status = "4XX", body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn batch(
+    State(route): State<Route>,
+    Body(wanted): Body<RuleBatch>,
+) -> Result<Json<BatchDone>, Problem> {
+    let mut puts = Vec::with_capacity(wanted.puts.len());
+    for (place, rule) in wanted.puts.into_iter().enumerate() {
+        puts.push(rule.into_rule().map_err(|problem| problem.within(&format!("puts[{place}].")))?);
+    }
+    let key = |key: RoutingKey| pb::RuleKey { vni: key.vni, ip: key.ip };
+    let deletes = wanted.deletes.into_iter().map(key).collect();
+    let mut conditions = Vec::with_capacity(wanted.conditions.len());
+    for (place, RuleCondition { vni, ip, revision }) in wanted.conditions.into_iter().enumerate() {
+        let revision = signed(revision, &format!("conditions[{place}].revision"))?;
+        conditions.push(pb::Condition { key: Some(pb::RuleKey { vni, ip }), revision });
+    }
+    let request = pb::WriteRequest { puts, deletes, conditions };
+    let done = batch::write(route.engine(), request).await.map_err(|error| refused(error, None))?;
+    let (written, deleted) = (done.written, done.deleted);
+    Ok(Json(BatchDone { revision: unsigned(done.revision), written, deleted }))
+}
+
 /// Delete a rule
 ///
-/// Deleting an absent one is no error.
+/// Deleting an absent one is no error. With If-Match it is deleted only if it still has this ETag: else 412.
 #[utoipa::path(delete, path = "/v1/rules/{vni}/{ip}", tag = "rules",
-    params(("vni" = u32, Path, maximum = 16_777_215), ("ip" = String, Path, description = "IPv4 or IPv6")),
+    params(("vni" = u32, Path, maximum = 16_777_215), ("ip" = String, Path, description = "IPv4 or IPv6"),
+        ("If-Match" = Option<String>, Header, description = "The rule's ETag")),
     responses((status = 200, body = Deleted), (status = "4XX", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn delete(
     State(route): State<Route>,
     Address(key): Address,
+    headers: HeaderMap,
 ) -> Result<Json<Deleted>, Problem> {
-    let done = operation(route.engine(), Operation::Delete(pack_keys(&[key]))).await?;
-    let (revision, deleted, _) = deleted(done)?;
+    let (wanted, deletes) = (condition(&headers)?, pack_keys(&[key]));
+    let operation_of = match wanted {
+        None => Operation::Delete(deletes),
+        Some((_, revision)) => Operation::Write(Write { deletes, ..conditioned(key, revision) }),
+    };
+    let done = operation(route.engine(), operation_of).await;
+    let (revision, deleted) = match done.map_err(|error| refused(error, wanted.map(|(header, _)| header)))? {
+        (revision, route::Response::Wrote { deleted, .. }) => (revision, deleted),
+        done => {
+            let (revision, deleted, _) = deleted(done)?;
+            (revision, deleted)
+        }
+    };
     Ok(Json(Deleted { deleted, revision: revision.0 }))
 }
 

@@ -162,6 +162,42 @@ fn what_is_wrong_is_named_with_its_field_and_nothing_is_written() {
                 "invalid_field",
                 Some("lookups[0].ip"),
             ),
+            ("POST", "/v1/rules/batch", json!({}), "invalid", None),
+            (
+                "POST",
+                "/v1/rules/batch",
+                json!({"puts": [{"vni": 1, "ip": "10.0.0.1", "user_data_hex": "x"}]}),
+                "invalid_field",
+                Some("puts[0].user_data_hex"),
+            ),
+            (
+                "POST",
+                "/v1/rules/batch",
+                json!({"puts": [{"vni": 1, "ip": "10.0.0.1"}], "deletes": [{"vni": 1, "ip": "x"}]}),
+                "invalid_field",
+                Some("deletes[0].ip"),
+            ),
+            ("PUT", "/v1/vpcs/a", json!({"vni": 1 << 24}), "invalid_field", Some("vni")),
+            ("PUT", "/v1/vpcs/a", json!({"cidrs": ["x"]}), "invalid_field", Some("cidrs[0]")),
+            ("PUT", "/v1/vpcs/a", json!({"metadata": {"": "x"}}), "invalid_field", Some("metadata")),
+            ("PUT", "/v1/vpcs/a", json!({"cidr": "x"}), "malformed", Some("cidr")),
+            ("PUT", &format!("/v1/vpcs/{long}"), json!({}), "invalid_field", Some("name")),
+            ("GET", "/v1/vpcs?vni=0", Value::Null, "invalid_field", Some("vni")),
+            ("PUT", "/v1/gateway-clusters/a", json!({"port": 65_536}), "invalid_field", Some("port")),
+            ("PUT", "/v1/gateway-clusters/a", json!({"overlay": "x"}), "malformed", Some("overlay")),
+            (
+                "PUT",
+                "/v1/gateway-clusters/a",
+                json!({"gateways": [{"ip": "x"}]}),
+                "invalid_field",
+                Some("gateways[0].ip"),
+            ),
+            ("PUT", "/v1/nodes/a", json!({"interface": "a b"}), "invalid_field", Some("interface")),
+            ("GET", "/v1/nodes?limit=10001", Value::Null, "invalid_field", Some("limit")),
+            ("POST", "/v1/nodes/a/heartbeat", json!({"ttl_ms": 99}), "invalid_field", Some("ttl_ms")),
+            ("POST", "/v1/nodes/a/heartbeat", json!({"ttl_ms": 0}), "invalid_field", Some("ttl_ms")),
+            ("GET", "/v1/rules?host_ip=x", Value::Null, "invalid_field", Some("host_ip")),
+            ("GET", "/v1/rules?mac=x", Value::Null, "invalid_field", Some("mac")),
             ("GET", "/v1/rules", Value::Null, "invalid_field", Some("group")),
             ("GET", "/v1/rules?group=a&vni=1", Value::Null, "invalid_field", Some("group")),
             ("GET", "/v1/rules?group=a&limit=10001", Value::Null, "invalid_field", Some("limit")),
@@ -309,6 +345,129 @@ fn events_go_on_after_the_last_whole_revision_and_not_in_the_future_or_in_anothe
             let seen = [("last-event-id", id.as_str())];
             let answer = pages.ask("GET", "/v1/rules/events?group=g", &seen, &Value::Null).await;
             assert_eq!(answer.problem(), problem, "{id}");
+        }
+    });
+}
+
+#[test]
+fn a_write_with_conditions_is_done_once_and_refused_where_they_do_not_hold() {
+    with_pages(async |mut pages, engine| {
+        let path = "/v1/rules/1/10.0.0.1";
+        let changed = |field: &str| (412, "changed".to_owned(), Some(field.to_owned()));
+        let new = [("if-none-match", "*")];
+        let first = pages.ask("PUT", path, &new, &json!({"group": "a"})).await;
+        assert_eq!(first.status, 200, "{}", first.body);
+        let tag = first.headers["etag"].to_str().unwrap().to_owned();
+        let same = [("if-match", tag.as_str())];
+        assert_eq!(pages.ask("PUT", path, &new, &json!({})).await.problem(), changed("If-None-Match"));
+        let second = pages.ask("PUT", path, &same, &json!({"group": "b"})).await;
+        assert_eq!(second.status, 200, "{}", second.body);
+        assert_eq!(
+            pages.ask("PUT", path, &same, &json!({"group": "c"})).await.problem(),
+            changed("If-Match")
+        );
+        assert_eq!(pages.ask("DELETE", path, &same, &Value::Null).await.problem(), changed("If-Match"));
+        let revision = second.json()["revision"].as_u64().unwrap();
+        assert_eq!(engine.latest().progress().revision.0, revision);
+        for (name, value) in [("if-match", "*"), ("if-match", "17"), ("if-none-match", "\"17\"")] {
+            let answer = pages.ask("PUT", path, &[(name, value)], &json!({})).await;
+            assert_eq!(
+                (answer.status, answer.problem().1.as_str()),
+                (400, "invalid_field"),
+                "{name}: {value}"
+            );
+        }
+        // The rule moves, or nothing is done. It is sent as it was read.
+        let mut moved = pages.get(path).await.json();
+        moved["ip"] = "10.0.0.2".into();
+        let key = |ip: &str| json!({"vni": 1, "ip": ip});
+        let at = |ip: &str, revision: u64| json!({"vni": 1, "ip": ip, "revision": revision});
+        let batch = json!({
+            "puts": [moved], "deletes": [key("10.0.0.1")], "conditions": [at("10.0.0.2", 0), at("10.0.0.1", revision)],
+        });
+        let done = pages.ask("POST", "/v1/rules/batch", &[], &batch).await.json();
+        assert_eq!(done, json!({"revision": revision + 1, "written": 1, "deleted": 1}));
+        let again = pages.ask("POST", "/v1/rules/batch", &[], &batch).await;
+        assert_eq!(again.problem(), changed("conditions[0]"));
+        assert_eq!(pages.get("/v1/rules/1/10.0.0.2").await.json()["group"], "b");
+        let tag = format!("\"{}\"", revision + 1);
+        let deleted = pages.ask("DELETE", "/v1/rules/1/10.0.0.2", &[("if-match", &tag)], &Value::Null).await;
+        assert_eq!(deleted.json(), json!({"deleted": 1, "revision": revision + 2}));
+    });
+}
+
+/// Where few rules match, a page can be empty though there are more.
+#[test]
+fn rules_are_found_by_host_and_hardware_address() {
+    with_pages(async |mut pages, _| {
+        for number in 1..=3 {
+            let target = json!({"host_ip": "192.168.0.1", "mac": format!("02:00:00:00:00:0{number}")});
+            pages.put(&format!("/v1/rules/{number}/10.0.0.1"), &target).await;
+        }
+        let found = pages.get("/v1/rules?host_ip=192.168.0.1&limit=2").await.json();
+        assert_eq!((found["rules"].as_array().unwrap().len(), &found["next"]), (2, &"2/10.0.0.1".into()));
+        let found = pages.get("/v1/rules?mac=02-00-00-00-00-03").await.json();
+        assert_eq!((&found["rules"][0]["vni"], &found["next"]), (&3.into(), &Value::Null));
+        let csv = [("accept", "text/csv")];
+        let all = pages.ask("GET", "/v1/rules?host_ip=192.168.0.1", &csv, &Value::Null).await;
+        assert_eq!(csv::Reader::from_reader(all.body.as_bytes()).records().count(), 3);
+    });
+}
+
+#[test]
+fn objects_are_written_read_listed_and_deleted() {
+    with_pages(async |mut pages, _| {
+        let vpc = json!({
+            "vni": 300, "cidrs": ["10.0.0.0/8"], "segment": "s", "gateways": ["10.0.0.1"], "metadata": {"owner": "a"},
+        });
+        let cluster = json!({
+            "gateways": [{"ip": "10.9.0.1", "mac": "02:00:00:00:00:01", "vni": 7, "port": 1}], "vnis": [300],
+            "ip_ranges": ["10.9.0.0/24"], "port": 6081, "overlay": "geneve", "vni": 2, "metadata": {},
+        });
+        let node = json!({
+            "address": "a", "groups": ["g"], "control_address": "10.0.0.1:50051", "interface": "eth0",
+            "mac": "02:00:00:00:00:07", "metadata": {"rack": "7"},
+        });
+        for (kind, list, fields) in [
+            ("vpcs", "vpcs", vpc),
+            ("gateway-clusters", "gateway_clusters", cluster),
+            ("nodes", "nodes", node),
+        ] {
+            let path = |name: &str| format!("/v1/{kind}/{name}");
+            let written = pages.ask("PUT", &path("a"), &[], &fields).await;
+            let mut expected = fields.clone();
+            (expected["name"], expected["revision"]) = ("a".into(), written.json()["revision"].clone());
+            assert_eq!((written.status, written.json()), (200, expected.clone()), "{kind}");
+            assert_eq!(pages.get(&path("a")).await.json(), expected);
+            assert_eq!(pages.ask("PUT", &path("b"), &[], &json!({})).await.status, 200);
+            let page = pages.get(&format!("/v1/{kind}?limit=1")).await.json();
+            assert_eq!((&page[list], &page["next"]), (&json!([expected]), &"a".into()));
+            let page = pages.get(&format!("/v1/{kind}?after=a&local=true")).await.json();
+            assert_eq!((&page[list][0]["name"], &page["next"]), (&"b".into(), &Value::Null));
+            for deleted in [1, 0] {
+                let answer = pages.ask("DELETE", &path("b"), &[], &Value::Null).await;
+                assert_eq!(answer.json()["deleted"], deleted);
+            }
+            assert_eq!(pages.get(&path("b")).await.problem(), (404, "object_unknown".into(), None));
+        }
+        let taken = pages.ask("PUT", "/v1/vpcs/c", &[], &json!({"vni": 300})).await;
+        assert_eq!(taken.problem(), (409, "already_exists".into(), Some("vni".into())));
+        assert!(taken.body.contains("\\\"a\\\""), "{}", taken.body);
+        for (vni, count) in [(300, 1), (301, 0)] {
+            let page = pages.get(&format!("/v1/vpcs?vni={vni}")).await.json();
+            assert_eq!(page["vpcs"].as_array().unwrap().len(), count, "{vni}");
+        }
+        let beat = json!({"ttl_ms": 60_000, "applied_revision": 3});
+        assert_eq!(pages.ask("POST", "/v1/nodes/a/heartbeat", &[], &beat).await.status, 200);
+        assert_eq!(pages.ask("POST", "/v1/nodes/a/heartbeat", &[], &Value::Null).await.status, 200);
+        assert_eq!(pages.ask("POST", "/v1/nodes/x/heartbeat", &[], &beat).await.problem().0, 404);
+        for node in
+            [pages.get("/v1/nodes/a").await.json(), pages.get("/v1/nodes").await.json()["nodes"][0].clone()]
+        {
+            assert_eq!(
+                (&node["status"]["alive"], &node["status"]["applied_revision"]),
+                (&true.into(), &0.into())
+            );
         }
     });
 }
