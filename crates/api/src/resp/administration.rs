@@ -141,10 +141,11 @@ fn is_name(name: &[u8]) -> bool {
     name.iter().all(u8::is_ascii_graphic)
 }
 
-const CLIENT_SUBCOMMANDS: &str = "ID, SETNAME, GETNAME, SETINFO, INFO, LIST, KILL, NO-EVICT and NO-TOUCH";
+const CLIENT_SUBCOMMANDS: &str =
+    "ID, SETNAME, GETNAME, SETINFO, INFO, LIST, KILL, REPLY, NO-EVICT and NO-TOUCH";
 
 /// CLIENT ID | GETNAME | SETNAME name | SETINFO LIB-NAME name | SETINFO LIB-VER version | INFO | LIST [ID id ...] |
-/// KILL address | KILL [ID id] [ADDR address] [SKIPME yes|no] | NO-EVICT ON|OFF | NO-TOUCH ON|OFF
+/// KILL address | KILL [ID id] [ADDR address] [SKIPME yes|no] | REPLY ON|OFF|SKIP | NO-EVICT ON|OFF | NO-TOUCH ON|OFF
 pub(super) fn client(session: &mut Session, args: &[Bytes]) -> Reply {
     if args.iter().any(|word| word.len() > NAME_BYTES_MAX) {
         return Reply::error(TOO_LONG);
@@ -192,10 +193,30 @@ pub(super) fn client(session: &mut Session, args: &[Bytes]) -> Reply {
             }
             Err(problem) => problem,
         },
+        // The replies to these are taken back with those that follow.
+        (b"reply", [word]) if is(word, "on") => want_replies(session, Some(true)),
+        (b"reply", [word]) if is(word, "off") => want_replies(session, Some(false)),
+        (b"reply", [word]) if is(word, "skip") => want_replies(session, None),
+        (b"reply", [_]) => Reply::error(SYNTAX),
         // Nothing is evicted here, and no key knows when it was last used.
         (b"no-evict" | b"no-touch", [word]) if is(word, "on") || is(word, "off") => Reply::OK,
         (b"no-evict" | b"no-touch", [_]) => Reply::error(SYNTAX),
         (sub, _) => Reply::Error(no_subcommand("client", sub, CLIENT_SUBCOMMANDS)),
+    }
+}
+
+fn want_replies(session: &mut Session, wanted: Option<bool>) -> Reply {
+    session.want_replies(wanted);
+    Reply::OK
+}
+
+/// LATENCY: how long commands take is in the node's metrics, and nothing is recorded here.
+pub(super) fn latency(_: &mut Session, args: &[Bytes]) -> Reply {
+    match (&args[0].to_ascii_lowercase()[..], &args[1..]) {
+        (b"latest", []) | (b"history", [_]) => Reply::Array(Vec::new()),
+        (b"reset", _) => Reply::Integer(0),
+        (b"doctor", []) => Reply::text("Nothing is recorded here: see the node's metrics for latencies."),
+        (sub, _) => Reply::Error(no_subcommand("latency", sub, "LATEST, HISTORY, RESET and DOCTOR")),
     }
 }
 

@@ -258,6 +258,7 @@ pub(super) static COMMANDS: &[Command] = &[
         .flags(ALWAYS_AT_ONCE),
     row(Node, "command", -1, Answers(command), "Describes commands."),
     row(Node, "config", -2, Answers(administration::config), "Returns settings."),
+    row(Node, "latency", -2, Answers(administration::latency), "Has nothing to tell: metrics do."),
     row(Node, "time", 1, Reads(keyspace::time), "Returns the cluster's time.").keys(NONE),
     row(Node, "info", -1, Answers(administration::info), "Describes the node."),
     row(Node, "wait", 3, Answers(administration::wait), "Returns how many other replicas have each write."),

@@ -84,7 +84,7 @@ pub(super) async fn serve(mut session: Session, mut stream: TcpStream, life: Lif
                     }
                 }
                 messages = session.notices.next(&session.server.engine) => match messages {
-                    Ok(messages) => messages.iter().for_each(|message| session.reply(message)),
+                    Ok(messages) => messages.iter().for_each(|message| session.push(message)),
                     Err(_) => return Ok(()),
                 },
                 () = &mut ended => return Ok(()),
@@ -95,7 +95,9 @@ pub(super) async fn serve(mut session: Session, mut stream: TcpStream, life: Lif
             }
         }
         for request in requests.iter() {
+            session.begin_request().await;
             self::request(&mut session, request).await;
+            session.end_request().await;
             if session.closing {
                 break;
             }
@@ -139,6 +141,7 @@ async fn stalled() {
 }
 
 async fn flush(session: &mut Session, stream: &mut TcpStream) -> io::Result<()> {
+    session.take_back();
     if !session.out.is_empty() {
         let mut left = &session.out[..];
         while !left.is_empty() {
@@ -152,6 +155,7 @@ async fn flush(session: &mut Session, stream: &mut TcpStream) -> io::Result<()> 
             }
         }
         session.out.clear();
+        session.silence.keep(0);
         // A large reply must not keep its memory for as long as the connection lasts.
         session.out.shrink_to(REPLY_BYTES_KEPT);
     }

@@ -37,6 +37,7 @@ mod script;
 mod scripts;
 mod server;
 mod session;
+mod silence;
 mod strings;
 mod subscribe;
 mod table;

@@ -14,6 +14,7 @@ use super::queue::Queue;
 use super::reply::{Reply, Version};
 use super::request::Arguments;
 use super::server::Server;
+use super::silence::Silence;
 use crate::commands::{check_size, check_space_for, kv_reply};
 use crate::error::Error;
 use bytes::Bytes;
@@ -41,6 +42,8 @@ pub(super) struct Session {
     pub(super) closing: bool,
     /// Replies that are not sent yet.
     pub(super) out: Vec<u8>,
+    /// Which of them the client wants.
+    pub(super) silence: Silence,
     /// Reads may see an older state of this replica.
     local: bool,
     /// What the reads of this round see.
@@ -73,6 +76,7 @@ impl Session {
             notices: Notices::default(),
             closing: false,
             out: Vec::new(),
+            silence: Silence::default(),
             local: false,
             sight: None,
             writes: Vec::new(),
@@ -88,6 +92,7 @@ impl Session {
         self.name = Bytes::new();
         self.notices = Notices::default();
         self.read_local(false);
+        self.want_replies(Some(true));
         self.say_who();
     }
 
@@ -112,6 +117,13 @@ impl Session {
 
     pub(super) fn reply(&mut self, reply: &Reply) {
         reply.write(&mut self.out, self.version);
+    }
+
+    /// Sends a message that is no reply: CLIENT REPLY does not concern it.
+    pub(super) fn push(&mut self, message: &Reply) {
+        self.take_back();
+        self.reply(message);
+        self.silence.keep(self.out.len());
     }
 
     /// Ends the round: its writes are done, and later reads look again.
