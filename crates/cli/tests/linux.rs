@@ -367,11 +367,18 @@ fn what_other_hands_change_is_undone_and_what_they_own_is_kept() -> Result<()> {
     let ours = [("10.0.0.1", M1), (M1, "192.168.0.1"), ("fd00::2", M2), (M2, "192.168.0.2")];
     let wanted = [&foreign[..], &ours].concat();
     host.wait_for("vxlan100", &wanted)?;
+    // What stood there before is ours now.
+    let taken_over = format!("{M1} dst 192.168.0.1 self extern_learn permanent");
+    wait_blocking("the mark", || {
+        let found = host.shell("bridge fdb show dev vxlan100")?;
+        ensure!(found.contains(&taken_over), "{found}");
+        Ok(())
+    })?;
     for by_hand in [
         "ip neigh del 10.0.0.1 dev vxlan100; bridge fdb del 02:00:00:00:00:02 dev vxlan100 self",
         "ip neigh replace fd00::2 lladdr 02:00:00:00:00:33 dev vxlan100 nud permanent
          bridge fdb replace 02:00:00:00:00:01 dev vxlan100 dst 192.168.0.33 self permanent",
-        "bridge fdb replace 02:00:00:00:00:01 dev vxlan100 dst 192.168.0.1 port 8888 self permanent
+        "bridge fdb replace 02:00:00:00:00:01 dev vxlan100 dst 192.168.0.1 port 8888 self permanent extern_learn
          ip neigh flush dev vxlan100 nud permanent
          ip neigh add 10.0.0.77 lladdr 02:00:00:00:00:77 dev vxlan100 nud permanent",
     ] {
@@ -379,7 +386,9 @@ fn what_other_hands_change_is_undone_and_what_they_own_is_kept() -> Result<()> {
         host.wait_for("vxlan100", &wanted)?;
     }
     wait_blocking("the port to be the device's", || {
-        Ok::<_, anyhow::Error>(!host.shell("bridge fdb show dev vxlan100")?.contains("8888"))
+        let found = host.shell("bridge fdb show dev vxlan100")?;
+        ensure!(!found.contains("8888"), "{found}");
+        Ok(())
     })?;
     host.wait_for("other", &[("10.0.0.1", "02:00:00:00:00:07")])?;
     ensure!(host.shell("ip neigh show dev vxlan100 nud stale")?.contains("10.0.0.78"));
