@@ -80,6 +80,11 @@ impl Problem {
         Self { field: Some(field.into()), ..self }
     }
 
+    /// With the name that a field has in this request, if it is `other`.
+    pub(super) fn renamed(self, other: &str, name: &str) -> Self {
+        if self.field.as_deref() == Some(other) { self.named(name) } else { self }
+    }
+
     /// With its field as that of a part of the request.
     pub(super) fn within(self, prefix: &str) -> Self {
         Self { field: self.field.map(|field| format!("{prefix}{field}")), ..self }

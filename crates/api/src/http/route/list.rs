@@ -4,6 +4,7 @@
 //! fast as the client takes it: one page waits.
 
 use super::model::{RoutingRule, RuleList, RulePage, hex, signed, unsigned};
+use crate::error::Error;
 use crate::grpc::route::Route;
 use crate::grpc::route::list::list_within;
 use crate::grpc::route::translate::PAGE;
@@ -49,12 +50,15 @@ pub(super) async fn list(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     if wants_csv(&headers) {
+        if list.limit == Some(0) {
+            return Err(Problem::field("limit", "0 is no number of rules; leave it out for all"));
+        }
         let rows = list.limit.map_or(usize::MAX, |limit| limit as usize);
         return csv(route, request(list, PAGE.max)?, rows).await;
     }
     let limit = extract::page_size(&PAGE, list.limit)?;
     let request = request(list, u32::try_from(limit).expect("page sizes are small"))?;
-    let page = list_within(route.engine(), request, PAGE_BYTES_MAX).await.map_err(Problem::of_request)?;
+    let page = list_within(route.engine(), request, PAGE_BYTES_MAX).await.map_err(wrong)?;
     let next = page.next.map(|key| format!("{}/{}", key.vni, key.ip));
     let rules = page.rules.into_iter().map(RoutingRule::of).collect();
     let revision = page.header.map_or(0, |header| unsigned(header.revision));
@@ -79,6 +83,11 @@ fn request(list: RuleList, limit: u32) -> Result<pb::ListRequest, Problem> {
         after: list.after.as_deref().map(after).transpose()?,
         consistency: extract::asked_consistency(list.local, list.lag_entries_max, list.lag_ms_max)?,
     })
+}
+
+/// An error of a request for a group or a network. It names the first of several.
+pub(super) fn wrong(error: Error) -> Problem {
+    Problem::of_request(error).renamed("vnis[0]", "vni").renamed("groups[0]", "group")
 }
 
 fn after(text: &str) -> Result<pb::RuleKey, Problem> {
@@ -121,7 +130,7 @@ struct Sending {
 
 async fn csv(route: Route, mut request: pb::ListRequest, rows: usize) -> Result<Response, Problem> {
     let page = list_within(route.engine(), request.clone(), PIECE_BYTES_MAX).await;
-    let page = page.map_err(Problem::of_request)?;
+    let page = page.map_err(wrong)?;
     let revision = page.header.map_or(0, |header| header.revision);
     request.revision = revision;
     let sending = Sending { route, request, rows, page: Some(page) };
@@ -145,7 +154,7 @@ async fn csv(route: Route, mut request: pb::ListRequest, rows: usize) -> Result<
 
 impl Sending {
     /// The next piece, and what is left to send.
-    async fn piece(mut self) -> Result<(Vec<u8>, Option<Self>), crate::error::Error> {
+    async fn piece(mut self) -> Result<(Vec<u8>, Option<Self>), Error> {
         let page = match self.page.take() {
             Some(page) => page,
             None => list_within(self.route.engine(), self.request.clone(), PIECE_BYTES_MAX).await?,

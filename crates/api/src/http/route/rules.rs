@@ -234,7 +234,7 @@ pub(super) async fn delete_all(
         (Some(_), Some(_)) => return Err(Problem::field("group", "give either a group or a vni, not both")),
     };
     let request = pb::DeleteRequest { keys: Vec::new(), all_of: Some(all_of) };
-    let done = write::delete(route.engine(), request).await.map_err(Problem::of_request)?;
+    let done = write::delete(route.engine(), request).await.map_err(super::list::wrong)?;
     let revision = done.header.map_or(0, |header| unsigned(header.revision));
     Ok(Json(Deleted { deleted: done.deleted, revision }))
 }
