@@ -327,12 +327,16 @@ impl Feed {
 
     /// Waits until the hub has published `revision`, which this replica has applied.
     async fn published(&self, revision: u64) -> Result<(), Error> {
-        if self.hub.newest().0 < revision {
-            // Every revision has an event.
-            let everything = Interest::prefix(Bytes::new());
-            self.hub.watch(everything, Revision(revision)).next().await?;
+        if self.hub.newest().0 >= revision {
+            return Ok(());
         }
-        Ok(())
+        // Every revision has an event.
+        let everything = Interest::prefix(Bytes::new());
+        match self.hub.watch(everything, Revision(revision)).next().await {
+            // It was, and more.
+            Ok(_) | Err(WatchEnd::Compacted { .. }) => Ok(()),
+            Err(end) => Err(end.into()),
+        }
     }
 }
 
