@@ -19,7 +19,7 @@ use tonic::Status;
 const BLOCKED_MAX: usize = 64;
 static BLOCKED: Semaphore = Semaphore::const_new(BLOCKED_MAX);
 /// How long a client may take nothing while a thread waits for it.
-const PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 10 } else { 60 });
+pub(crate) const PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 10 } else { 60 });
 
 /// Where the answers of a stream go.
 pub(crate) type Answers<T> = mpsc::Sender<Result<T, Status>>;
@@ -89,7 +89,8 @@ pub(crate) async fn send<T>(answers: &Answers<T>, answer: T) -> Result<(), Error
     }
 }
 
-fn untaken() -> Error {
+/// The error for a client that does not take its answers.
+pub(crate) fn untaken() -> Error {
     Error::unavailable(format_args!("the client took no answer for {} s", PATIENCE.as_secs()))
 }
 

@@ -373,6 +373,8 @@ async fn a_watch_of_the_future_or_of_another_cluster_is_refused() -> Result<()> 
         let status = client.watch(request).await.err().context("it was confirmed")?;
         ensure!(status.code() == Code::OutOfRange && status.message().contains(&named), "{status:?}");
     }
+    // As the message says: the client that knows another cluster begins anew.
+    client.watch(from(0, 7)).await?;
     Ok(())
 }
 

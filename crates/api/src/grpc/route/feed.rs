@@ -75,7 +75,7 @@ impl Options {
             cluster: engine.cluster(),
         };
         let min_revision = translate::revision("min_revision", request.min_revision)?;
-        if ![0, options.cluster].contains(&request.cluster_id) {
+        if options.from != 0 && ![0, options.cluster].contains(&request.cluster_id) {
             let (asked, here) = (request.cluster_id, options.cluster);
             return Err(out_of_range(format!(
                 "cluster_id: the revisions are of cluster {asked:016x}, and this is {here:016x}, restored or built \
@@ -142,11 +142,16 @@ impl Feed {
             self.snapshot().await?;
         }
         let mut progress = self.progress();
+        // A snapshot's end says that its client lacks nothing.
+        let mut told = self.options.from == 0 || progress.is_none();
         loop {
             let mut feed = self.live.join(&self.hub, &self.options.scopes);
             if let Some(change) = self.catch_up(Revision(u64::MAX), true).await? {
                 self.change(change).await?;
                 continue;
+            }
+            if !std::mem::replace(&mut told, true) {
+                self.tell_progress().await?;
             }
             loop {
                 tokio::select! {
@@ -306,6 +311,8 @@ impl Feed {
     async fn add(&mut self, request_id: u64, scopes: Vec<Scope>) -> Result<(), Error> {
         // A snapshot of the store keeps what it shows from being compacted away.
         self.patient = false;
+        // What was sent of rules in memory may be ahead of what the hub knows.
+        self.published(self.position).await?;
         loop {
             let (hub, tables, wanted) = (Arc::clone(&self.hub), Arc::clone(&self.tables), scopes.clone());
             let taken = off_the_hot_path(move || Taken::of(&hub, &*tables, wanted)).await?;

@@ -61,11 +61,14 @@ pub(crate) async fn list_within(
             return Ok(page.response(header, group_revision));
         }
     }
-    let _place = match &wanted {
-        Wanted::Of(_) => None,
+    // A network's rules stand together. All else reads all rules.
+    let place = match &wanted {
+        Wanted::Of(Scope::Vni(_)) => None,
         _ => Some(SCANS.acquire().await.expect("nobody closes the semaphore")),
     };
     let listed = long_read(move || {
+        // A client that leaves does not end the work.
+        let _place = place;
         let (_pin, sequence) = match pinned(&view, at)? {
             Ok(pinned) => pinned,
             Err(unavailable) => return Ok(Err(unavailable)),

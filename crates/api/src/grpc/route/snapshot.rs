@@ -4,13 +4,15 @@ use super::encode::{self, Encoder};
 use super::translate;
 use crate::error::Error;
 use crate::grpc::outbound::{Answers, send_blocking};
-use quoin_core::route::{self, Members, Scope, Table};
-use quoin_core::{Progress, Store, View};
+use bytes::Bytes;
+use quoin_core::route::{self, Members, Rule, Scope, Table};
+use quoin_core::{Progress, Store, StoreError, View};
 use quoin_engine::Engine;
 use quoin_engine::watch::Hub;
 use quoin_proto::Encoded;
 use quoin_proto::quoin::route::v1::watch_response::Kind;
 use std::any::Any;
+use std::collections::HashSet;
 use std::sync::Arc;
 
 /// A message of a snapshot is closed at this size, in bytes.
@@ -106,9 +108,20 @@ impl<'a> Snapshot<'a> {
 
     /// The rules and objects of a view.
     fn stored(&mut self, view: View<'_>, scopes: &[Scope]) -> Result<(), Error> {
-        for (place, scope) in scopes.iter().enumerate() {
+        let groups = scopes
+            .iter()
+            .filter_map(|scope| if let Scope::Group(group) = scope { Some(group) } else { None });
+        let groups: HashSet<&Bytes> = groups.collect();
+        if !groups.is_empty() {
+            self.rules(route::all_rules(view, None), |rule| groups.contains(&rule.group))?;
+        }
+        for scope in scopes {
             match scope {
-                Scope::Group(_) | Scope::Vni(_) => self.stored_rules(view, scope, &scopes[..place])?,
+                Scope::Group(_) => {}
+                // A rule of a watched group and a watched network is sent once.
+                Scope::Vni(_) => {
+                    self.rules(route::rules(view, scope, None), |rule| !groups.contains(&rule.group))?
+                }
                 Scope::Objects(kind) => {
                     for object in route::objects(view, *kind, None) {
                         self.encoder.message(encode::OBJECTS, &translate::shown_object(object?)?);
@@ -126,16 +139,17 @@ impl<'a> Snapshot<'a> {
         Ok(())
     }
 
-    fn stored_rules(&mut self, view: View<'_>, scope: &Scope, earlier: &[Scope]) -> Result<(), Error> {
-        for rule in route::rules(view, scope, None) {
+    fn rules(
+        &mut self,
+        rules: impl Iterator<Item = Result<Rule, StoreError>>,
+        wanted: impl Fn(&Rule) -> bool,
+    ) -> Result<(), Error> {
+        for rule in rules {
             let rule = rule?;
-            let sent = |earlier: &Scope| matches!(earlier, Scope::Group(group) if *group == rule.group);
-            // A rule of a watched group and a watched network is sent once.
-            if matches!(scope, Scope::Vni(_)) && earlier.iter().any(sent) {
-                continue;
+            if wanted(&rule) {
+                self.encoder.rule(encode::RULES, &rule.as_ref());
+                self.send_if_full()?;
             }
-            self.encoder.rule(encode::RULES, &rule.as_ref());
-            self.send_if_full()?;
         }
         Ok(())
     }

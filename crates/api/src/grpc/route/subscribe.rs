@@ -1,13 +1,13 @@
 //! `Subscribe`: a watch whose client adds groups and networks to it, and removes some, while it runs.
 //!
 //! **Invariant: Bounded.** What a stream watches ([`SCOPES_MAX`]); one change waits while another is made, and then the
-//! stream is not read.
+//! stream is not read; a client that does not take what it added is given up.
 
 use super::feed::{Feed, Options};
 use super::{Route, translate};
 use crate::consistency;
 use crate::error::{Error, Kind};
-use crate::grpc::outbound::Answers;
+use crate::grpc::outbound::{Answers, PATIENCE, untaken};
 use quoin_core::route::Scope;
 use quoin_engine::Engine;
 use quoin_proto::Encoded;
@@ -16,6 +16,7 @@ use quoin_proto::quoin::route::v1::subscribe_request::Request;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 use tonic::Streaming;
 
 /// Maximum groups, networks and kinds that a stream watches.
@@ -71,11 +72,17 @@ async fn read(
         let change = watched.change(request)?;
         // So that what it adds has everything that was written before.
         consistency::view(engine, start.consistency.as_ref()).await?;
-        if changes.send(change).await.is_err() {
+        if !pass(&changes, change).await? {
             break;
         }
     }
     Ok(())
+}
+
+/// Passes a change on once the one before it is made; false if nobody takes it any more. While it waits nobody reads the
+/// stream, and nobody notices that it stalls.
+async fn pass(changes: &mpsc::Sender<Change>, change: Change) -> Result<bool, Error> {
+    timeout(PATIENCE, changes.send(change)).await.map(|sent| sent.is_ok()).map_err(|_| untaken())
 }
 
 /// What a stream watches once all changes so far are in effect.
@@ -142,6 +149,18 @@ mod tests {
             remove_vnis: Vec::new(),
         };
         pb::SubscribeRequest { request: Some(Request::Change(change)) }
+    }
+
+    /// Streams that were not read held the bytes of their requests for ever, and then the node refused everybody.
+    #[tokio::test]
+    async fn a_change_that_waits_too_long_for_the_one_before_it_ends_the_stream() {
+        let (sender, untaken) = mpsc::channel(1);
+        let change = || Change { request_id: 1, add: BTreeSet::new(), remove: BTreeSet::new() };
+        assert!(pass(&sender, change()).await.unwrap());
+        let given_up = timeout(PATIENCE * 6, pass(&sender, change())).await.expect("it is given up");
+        assert!(given_up.unwrap_err().to_string().contains("10 s"));
+        drop(untaken);
+        assert!(!pass(&sender, change()).await.unwrap());
     }
 
     #[test]

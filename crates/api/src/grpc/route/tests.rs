@@ -475,3 +475,35 @@ async fn an_agent_that_reads_nothing_has_a_few_messages_of_a_bounded_size_waitin
         while take(BATCH_BYTES_MAX).await.revision < newest - 1 {}
     }
 }
+
+/// An agent that came back to a busy group was never told that it lacked nothing: other progress waits for a pause.
+#[tokio::test]
+async fn a_watch_that_goes_on_says_when_it_has_caught_up() {
+    let mut case = Case::new(4);
+    (1..=20).for_each(|number| case.put(&[number], 0));
+    let newest = case.world.machines.lock().progress().revision.0;
+    for (from, events) in [(5, newest - 4), (newest + 1, 0)] {
+        let options = Options {
+            scopes: vec![Scope::Group(vec![b'a'].into())],
+            from,
+            snapshot_if_compacted: false,
+            progress_ms: 3_600_000,
+            cluster: 7,
+        };
+        let (hub, tables) = (Arc::clone(&case.hub), Arc::clone(&case.world) as _);
+        let (_sender, changes) = mpsc::channel(1);
+        let stream = outbound::spawn(&case.life, RESPONSES_MAX, |responses| {
+            Feed::new(hub, tables, case.live.clone(), options, changes, responses).run()
+        });
+        let (mut stream, mut seen) = (stream.into_inner(), 0);
+        loop {
+            let Encoded(bytes) = stream.recv().await.unwrap().unwrap();
+            let message = pb::WatchResponse::decode(bytes).unwrap();
+            seen += message.events.len() as u64;
+            if message.kind() == Kind::Progress {
+                assert_eq!((message.revision, seen, message.cluster_id), (newest as i64, events, 7));
+                break;
+            }
+        }
+    }
+}

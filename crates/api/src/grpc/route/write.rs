@@ -13,7 +13,7 @@ use quoin_core::Revision;
 use quoin_core::route::{
     DeleteMany, Operation, Refusal, Reply, Response, Rule, RuleKey, pack_keys, pack_rule,
 };
-use quoin_engine::{Consistency, Engine};
+use quoin_engine::{Consistency, Engine, ProposeError};
 use quoin_proto::quoin::kv::v1::Header;
 use quoin_proto::quoin::route::v1 as pb;
 use quoin_proto::quoin::route::v1::delete_request::AllOf;
@@ -314,11 +314,18 @@ async fn delete_many(engine: &Engine, group: Option<Bytes>, vni: u32) -> Result<
     let (mut revision, mut total, mut more) = deleted(operation(engine, step.clone()).await?)?;
     while more {
         // The steps of several such deletions take turns, and others go in between.
-        let reply = engine.propose_paced(step.clone().into_command()).await?;
-        let next = deleted(route_reply(reply)?)?;
+        let reply = engine.propose_paced(step.clone().into_command()).await;
+        let next = deleted(route_reply(reply.map_err(|error| partly(total, &error))?)?)?;
         (revision, total, more) = (next.0, total + next.1, next.2);
     }
     Ok((revision, total))
+}
+
+/// The error of a deletion of which `deleted` rules are done: whatever became of the last step, not nothing was.
+fn partly(deleted: u64, error: &ProposeError) -> Error {
+    Error::unavailable(format_args!(
+        "{deleted} rules were deleted, and the others may still be there: {error}; send the same request again"
+    ))
 }
 
 /// How much a deletion deleted, and whether there is more.
@@ -333,6 +340,19 @@ pub(crate) fn deleted((revision, response): (Revision, Response)) -> Result<(Rev
 mod tests {
     use super::*;
     use std::net::Ipv4Addr;
+
+    /// The client was told that nothing was done, of thousands of rules that were gone.
+    #[test]
+    fn a_deletion_that_ends_halfway_says_how_much_is_done() {
+        for error in
+            [ProposeError::NoLeader, ProposeError::Busy, ProposeError::NoSpace, ProposeError::Unknown]
+        {
+            let status = Status::from(partly(2_000, &error));
+            assert_eq!(status.code(), Code::Unavailable, "{status:?}");
+            assert!(status.message().contains("2000 rules were deleted"), "{status:?}");
+            assert!(!status.message().contains("nothing was done"), "{status:?}");
+        }
+    }
 
     /// Sixteen messages were written at once, in any order: of two that wrote one rule, either could be the last.
     #[test]

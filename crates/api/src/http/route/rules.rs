@@ -136,8 +136,8 @@ fn condition(headers: &HeaderMap) -> Result<Option<(&'static str, u64)>, Problem
         (Some(_), Some(_)) => wrong("If-Match", "give either If-Match or If-None-Match"),
         (Some(value), None) => {
             let tag = value.to_str().ok().and_then(|tag| tag.strip_prefix('"')?.strip_suffix('"'));
-            match tag.and_then(|tag| tag.parse().ok()) {
-                Some(revision @ 1..) => Ok(Some(("If-Match", revision))),
+            match tag.and_then(|tag| tag.parse::<i64>().ok()) {
+                Some(revision @ 1..) => Ok(Some(("If-Match", revision.unsigned_abs()))),
                 _ => wrong("If-Match", "it is not the ETag of a rule, as \"17\""),
             }
         }
