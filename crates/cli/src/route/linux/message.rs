@@ -1,10 +1,10 @@
 //! The messages of rtnetlink that agents send and read, as bytes (`linux/rtnetlink.h`, `linux/neighbour.h`).
 
 use super::desired::{Key, Mac, Value};
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use rtnetlink::packet_core::{
-    NLM_F_ACK_TLVS, NLM_F_CREATE, NLM_F_DUMP, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkBuffer, NlaBuffer,
-    NlasIterator,
+    NLM_F_ACK_TLVS, NLM_F_CREATE, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REPLACE, NLM_F_REQUEST, NLMSG_DONE,
+    NLMSG_ERROR, NetlinkBuffer, NlaBuffer, NlasIterator,
 };
 use std::io;
 use std::net::IpAddr;
@@ -145,6 +145,49 @@ pub(super) fn refusal(message: &NetlinkBuffer<&[u8]>) -> Result<Option<Refusal>>
         }
     }
     Ok(Some(Refusal { errno, text }))
+}
+
+/// How a dump goes on after a datagram.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Progress {
+    pub(super) done: bool,
+    /// The tables have changed meanwhile: what has been read may never have been there together.
+    pub(super) interrupted: bool,
+}
+
+/// Takes the messages with this `sequence` of a datagram of a dump.
+///
+/// # Errors
+/// The kernel refuses the dump, or breaks it off; a message is malformed.
+pub(super) fn dumped(
+    datagram: &[u8],
+    sequence: u32,
+    mut take: impl FnMut(u16, &[u8]) -> Result<()>,
+) -> Result<Progress> {
+    let mut progress = Progress::default();
+    for message in messages(datagram) {
+        let message = message?;
+        if message.sequence_number() != sequence {
+            continue;
+        }
+        progress.interrupted |= message.flags() & NLM_F_DUMP_INTR != 0;
+        match message.message_type() {
+            NLMSG_DONE => {
+                let errno = message.payload().first_chunk().map_or(0, |errno| i32::from_ne_bytes(*errno));
+                ensure!(errno >= 0, "broken off: {}", io::Error::from_raw_os_error(errno.saturating_neg()));
+                progress.done = true;
+            }
+            NLMSG_ERROR => match refusal(&message)? {
+                Some(refusal) => bail!("{refusal}"),
+                None => progress.done = true,
+            },
+            kind => take(kind, message.payload())?,
+        }
+        if progress.done {
+            break;
+        }
+    }
+    Ok(progress)
 }
 
 fn string(bytes: &[u8]) -> String {
@@ -312,5 +355,56 @@ impl Messages {
             Some(Value::Host(ip)) => self.address(*ip),
             None => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MULTI: u16 = 2;
+
+    fn message(kind: u16, flags: u16, sequence: u32, payload: &[u8]) -> Vec<u8> {
+        let mut bytes = (16 + payload.len() as u32).to_ne_bytes().to_vec();
+        bytes.extend(kind.to_ne_bytes());
+        bytes.extend(flags.to_ne_bytes());
+        bytes.extend(sequence.to_ne_bytes());
+        bytes.extend([0; 4]);
+        bytes.extend(payload);
+        bytes
+    }
+
+    fn done(flags: u16, sequence: u32, errno: i32) -> Vec<u8> {
+        message(NLMSG_DONE, flags, sequence, &errno.to_ne_bytes())
+    }
+
+    /// The progress, and how many messages were taken.
+    fn of(datagram: &[u8]) -> Result<(Progress, usize)> {
+        let mut taken = 0;
+        let progress = dumped(datagram, 7, |kind, payload| {
+            assert_eq!((kind, payload), (RTM_NEWNEIGH, &[1, 2, 3, 4][..]));
+            taken += 1;
+            Ok(())
+        })?;
+        Ok((progress, taken))
+    }
+
+    /// A dump that the kernel broke off, or during which the tables changed, counted as whole.
+    #[test]
+    fn the_end_of_a_dump_says_whether_it_is_whole() {
+        let entry = |flags, sequence| message(RTM_NEWNEIGH, MULTI | flags, sequence, &[1, 2, 3, 4]);
+        let progress = |done, interrupted| Progress { done, interrupted };
+        // Messages with other numbers belong to an earlier dump.
+        let part = [entry(0, 7), entry(NLM_F_DUMP_INTR, 6), done(MULTI, 6, -12), entry(0, 7)].concat();
+        assert_eq!(of(&part).unwrap(), (progress(false, false), 2));
+        assert_eq!(of(&[&part[..], &done(MULTI, 7, 0)].concat()).unwrap(), (progress(true, false), 2));
+        let interrupted = [entry(NLM_F_DUMP_INTR, 7), entry(0, 7), done(MULTI, 7, 0)].concat();
+        assert_eq!(of(&interrupted).unwrap(), (progress(true, true), 2));
+        assert_eq!(of(&done(MULTI | NLM_F_DUMP_INTR, 7, 0)).unwrap(), (progress(true, true), 0));
+        let error = of(&[part, done(MULTI, 7, -12)].concat()).unwrap_err().to_string();
+        assert!(error.contains("broken off") && error.contains("os error 12"), "{error}");
+        let refused = [&(-1_i32).to_ne_bytes()[..], &[0; 16]].concat();
+        let error = of(&message(NLMSG_ERROR, 0, 7, &refused)).unwrap_err().to_string();
+        assert!(error.contains("os error 1"), "{error}");
     }
 }

@@ -7,19 +7,25 @@
 use super::desired::{Key, Mac};
 use super::message::{
     Actual, ENOBUFS, EPERM, Link, Messages, RTM_DELLINK, RTM_NEWLINK, RTM_NEWNEIGH, Refusal, Request, actual,
-    link, messages, refusal,
+    dumped, link, messages, refusal,
 };
 use anyhow::{Context, Result, bail, ensure};
-use rtnetlink::packet_core::{NLM_F_ACK, NLMSG_DONE, NLMSG_ERROR};
+use rtnetlink::packet_core::{NLM_F_ACK, NLMSG_ERROR};
 use rtnetlink::sys::protocols::NETLINK_ROUTE;
 use rtnetlink::sys::{Socket, SocketAddr};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use std::io;
+use std::time::Duration;
 
 /// Messages in one system call. An answer takes at most 1,280 bytes of the socket's buffer, of which every
 /// process may have 212,992 by default.
 const BATCH: usize = 128;
 /// The kernel sends parts of a dump of up to 32 KiB.
 const RECEIVE_BYTES: usize = 64 * 1024;
+/// A dump is repeated this often while what it lists changes.
+const DUMPS_MAX: usize = 10;
+/// The kernel answers at once, unless an answer has been lost.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
 /// Link changes are dropped when they do not fit, and the reader is told so.
 const LINKS_BUFFER_BYTES: u32 = 1024 * 1024;
 
@@ -40,8 +46,7 @@ impl Netlink {
     /// # Errors
     /// The system gives no socket, or does not let this process change tables.
     pub(super) fn open() -> Result<Self> {
-        let socket = open(&[]).context("connecting to netlink")?;
-        let mut netlink = Self { socket, sequence: 0, received: Vec::with_capacity(RECEIVE_BYTES) };
+        let mut netlink = Self::connect()?;
         let mut allowed = true;
         netlink.change(&[NOTHING], |_, refusal| allowed = refusal.errno != EPERM)?;
         ensure!(
@@ -51,19 +56,27 @@ impl Netlink {
         Ok(netlink)
     }
 
+    /// Without asking whether this process may change tables.
+    pub(super) fn connect() -> Result<Self> {
+        let socket = open(&[]).context("connecting to netlink")?;
+        set_socket_timeout(&socket, Timeout::Recv, Some(ANSWER_MAX))?;
+        Ok(Self { socket, sequence: 0, received: Vec::with_capacity(RECEIVE_BYTES) })
+    }
+
+    /// A connection on which nothing can be sent: nobody is at its other end.
+    #[cfg(test)]
+    pub(super) fn broken() -> Self {
+        let socket = Socket::new(rtnetlink::sys::protocols::NETLINK_USERSOCK).unwrap();
+        Self { socket, sequence: 0, received: Vec::new() }
+    }
+
     /// All devices.
     ///
     /// # Errors
-    /// The kernel refuses, or a message is malformed.
+    /// The kernel refuses or is silent, or a message is malformed.
     pub(super) fn links(&mut self) -> Result<Vec<Link>> {
-        let mut links = Vec::new();
-        let sequence = self.next();
-        self.dump(&Messages::links(sequence), sequence, |kind, payload| {
-            links.extend(link(payload)?.filter(|_| kind == RTM_NEWLINK));
-            Ok(())
-        })
-        .context("listing devices")?;
-        Ok(links)
+        let parse = |kind, payload: &[u8]| Ok(link(payload)?.filter(|_| kind == RTM_NEWLINK));
+        self.dump(Messages::links, parse).context("listing devices")
     }
 
     /// The entries of `device`, or of all devices. What changes meanwhile may be missing or there twice.
@@ -73,13 +86,14 @@ impl Netlink {
     pub(super) fn entries(&mut self, device: Option<u32>) -> Result<Vec<Actual>> {
         let mut entries = Vec::new();
         for of in [Messages::neighbours, Messages::forwarding] {
-            let sequence = self.next();
-            self.dump(&of(device, sequence), sequence, |kind, payload| {
-                let found = if kind == RTM_NEWNEIGH { actual(payload)? } else { None };
-                entries.extend(found.filter(|found| device.is_none_or(|device| device == found.device)));
-                Ok(())
-            })
-            .context("reading neighbours and forwarding entries")?;
+            let found = self.dump(
+                |sequence| of(device, sequence),
+                |kind, payload| {
+                    let found = if kind == RTM_NEWNEIGH { actual(payload)? } else { None };
+                    Ok(found.filter(|found| device.is_none_or(|device| device == found.device)))
+                },
+            );
+            entries.extend(found.context("reading neighbours and forwarding entries")?);
         }
         Ok(entries)
     }
@@ -138,30 +152,32 @@ impl Netlink {
         }
     }
 
-    fn dump(
+    /// Asks until nothing has changed meanwhile, and returns what `parse` makes of the answer's messages.
+    fn dump<T>(
         &mut self,
-        request: &Messages,
-        sequence: u32,
-        mut take: impl FnMut(u16, &[u8]) -> Result<()>,
-    ) -> Result<()> {
-        self.send(request)?;
-        loop {
-            self.receive()?;
-            for message in messages(&self.received) {
-                let message = message?;
-                if message.sequence_number() != sequence {
-                    continue;
-                }
-                match message.message_type() {
-                    NLMSG_DONE => return Ok(()),
-                    NLMSG_ERROR => match refusal(&message)? {
-                        Some(refusal) => bail!("{refusal}"),
-                        None => return Ok(()),
-                    },
-                    kind => take(kind, message.payload())?,
+        request: impl Fn(u32) -> Messages,
+        parse: impl Fn(u16, &[u8]) -> Result<Option<T>>,
+    ) -> Result<Vec<T>> {
+        for _ in 0..DUMPS_MAX {
+            let sequence = self.next();
+            self.send(&request(sequence))?;
+            let (mut found, mut interrupted) = (Vec::new(), false);
+            loop {
+                self.receive()?;
+                let progress = dumped(&self.received, sequence, |kind, payload| {
+                    found.extend(parse(kind, payload)?);
+                    Ok(())
+                })?;
+                interrupted |= progress.interrupted;
+                if progress.done {
+                    break;
                 }
             }
+            if !interrupted {
+                return Ok(found);
+            }
         }
+        bail!("they changed each of {DUMPS_MAX} times while the kernel listed them")
     }
 
     fn send(&self, messages: &Messages) -> io::Result<()> {
@@ -169,7 +185,13 @@ impl Netlink {
     }
 
     fn receive(&mut self) -> io::Result<()> {
-        receive(&self.socket, &mut self.received)
+        receive(&self.socket, &mut self.received).map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock => {
+                let silence = format!("the kernel was silent for {} s", ANSWER_MAX.as_secs());
+                io::Error::new(io::ErrorKind::TimedOut, silence)
+            }
+            _ => error,
+        })
     }
 
     fn next(&mut self) -> u32 {
@@ -247,5 +269,23 @@ fn receive(socket: &Socket, into: &mut Vec<u8>) -> io::Result<()> {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An answer that was lost held a thread of the agent for ever.
+    #[test]
+    fn a_silent_kernel_is_an_error() {
+        let mut netlink = Netlink::connect().unwrap();
+        let set = rustix::net::sockopt::socket_timeout(&netlink.socket, Timeout::Recv).unwrap();
+        assert_eq!(set, Some(ANSWER_MAX));
+        set_socket_timeout(&netlink.socket, Timeout::Recv, Some(Duration::from_millis(10))).unwrap();
+        // Nothing has been asked.
+        let error = netlink.receive().unwrap_err();
+        assert!(error.kind() == io::ErrorKind::TimedOut && error.to_string().contains("silent"), "{error}");
+        assert!(netlink.links().unwrap().iter().any(|link| link.name == "lo"));
     }
 }
