@@ -106,7 +106,7 @@ pub(super) async fn run(mut agent: Agent) -> Result<ExitCode> {
     if let Some(node) = agent.node.clone() {
         beside.spawn(beat(Heart::of(&agent, node), Arc::clone(&board)));
     }
-    let follower = Follower { agent, copy, sink, board, endpoint: 0 };
+    let follower = Follower { agent, copy, sink, board, endpoint: 0, silence_max: SILENCE_MAX };
     let ended = tokio::select! {
         ended = follower.follow() => ended,
         () = ending.asked() => Ok(()),
@@ -123,6 +123,7 @@ struct Follower {
     board: Board,
     /// Counts attempts: endpoints take turns.
     endpoint: usize,
+    silence_max: Duration,
 }
 
 impl Follower {
@@ -167,7 +168,6 @@ impl Follower {
         let endpoints = &self.agent.connection.endpoints;
         let endpoint = endpoints[self.endpoint % endpoints.len()].clone();
         self.endpoint += 1;
-        let mut routes = client(self.agent.connection.unbounded().dial(&endpoint).await?);
         let from_revision = if self.copy.revision() == 0 { 0 } else { self.copy.revision() + 1 };
         let request = pb::WatchRequest {
             groups: self.agent.groups.clone(),
@@ -177,9 +177,14 @@ impl Follower {
             cluster_id: self.copy.cluster(),
             ..pb::WatchRequest::default()
         };
-        let mut messages = match routes.watch(request).await {
+        let channel = self.agent.connection.unbounded();
+        let begin = async { anyhow::Ok(client(channel.dial(&endpoint).await?).watch(request).await) };
+        // A frozen server accepts connections, and answers none.
+        let begun = self.unless_silent(&endpoint, begin).await??;
+        let mut messages = match begun {
             Err(status) if status.code() == Code::OutOfRange => {
                 self.copy.forget_revision();
+                self.board.lock().revision = 0;
                 return Err(status)
                     .context("the copy is of another cluster or of its future: fetching everything");
             }
@@ -188,10 +193,8 @@ impl Follower {
         tracing::info!(endpoint, from = from_revision, "following");
         let mut snapshot = BTreeMap::<Key, pb::Rule>::new();
         loop {
-            let message = tokio::time::timeout(SILENCE_MAX, messages.message()).await;
-            let message = message
-                .map_err(|_| anyhow!("{endpoint} was silent for {} s", SILENCE_MAX.as_secs()))??
-                .context("the server ended the watch")?;
+            let message = self.unless_silent(&endpoint, messages.message()).await??;
+            let message = message.context("the server ended the watch")?;
             let (kind, revision) = (message.kind(), message.revision);
             match kind {
                 Kind::Snapshot => {
@@ -228,8 +231,14 @@ impl Follower {
         }
     }
 
+    /// What `answer` resolves to, unless that takes too long.
+    async fn unless_silent<T>(&self, endpoint: &str, answer: impl Future<Output = T>) -> Result<T> {
+        let answered = tokio::time::timeout(self.silence_max, answer).await;
+        answered.map_err(|_| anyhow!("{endpoint} was silent for {} s", self.silence_max.as_secs_f64()))
+    }
+
     async fn take(&mut self, changes: Vec<Change>, revision: i64) -> Result<()> {
-        self.sink.take(&changes, revision).await?;
+        self.sink.take(&changes, revision, &self.copy).await?;
         let count = changes.len();
         self.copy.take(changes, revision)?;
         {
@@ -293,5 +302,34 @@ async fn beat(heart: Heart, board: Board) {
         if let Err(error) = heart.beat(revision).await {
             tracing::warn!(error = %format!("{error:#}"), "sending a heartbeat failed");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+    use tokio::net::TcpListener;
+
+    #[derive(Parser)]
+    struct Arguments {
+        #[command(flatten)]
+        agent: Agent,
+    }
+
+    /// A frozen replica held an agent for ever.
+    #[tokio::test]
+    async fn an_endpoint_that_accepts_and_never_answers_is_given_up() {
+        let (folder, frozen) =
+            (tempfile::tempdir().unwrap(), TcpListener::bind("127.0.0.1:0").await.unwrap());
+        let endpoint = frozen.local_addr().unwrap().to_string();
+        let arguments = Arguments::parse_from(["agent", "--group", "g", "--endpoints", &endpoint]);
+        let agent = arguments.agent;
+        let copy = Copy::open(folder.path(), &agent.groups).unwrap();
+        let (board, silence_max) = (Board::default(), Duration::from_millis(50));
+        let mut follower = Follower { agent, copy, sink: Sink::Copy, board, endpoint: 0, silence_max };
+        let watched = tokio::time::timeout(Duration::from_secs(30), follower.watch()).await;
+        let error = watched.expect("the agent gives up").unwrap_err().to_string();
+        assert!(error.contains(&endpoint) && error.contains("was silent"), "{error}");
     }
 }

@@ -108,9 +108,10 @@ impl Copy {
         self.line(&Line::Cluster(cluster))
     }
 
-    /// The revision means nothing any more: the rules are kept until they are compared with all that there are.
+    /// The revision means nothing any more, nor the cluster that it was of: the rules are kept until they are
+    /// compared with all that there are.
     pub(super) fn forget_revision(&mut self) {
-        self.revision = 0;
+        (self.revision, self.cluster) = (0, 0);
     }
 
     pub(super) fn rules(&self) -> impl Iterator<Item = &pb::Rule> {
@@ -179,28 +180,34 @@ impl Copy {
     }
 
     fn line(&mut self, line: &Line) -> Result<()> {
-        serde_json::to_writer(&mut self.file, line)?;
-        self.file.write_all(b"\n")?;
-        Ok(())
+        write(&mut self.file, line)
     }
 
     /// Rewrites the file. The old one is replaced once the new one is on disk.
     fn rewrite(&mut self) -> Result<()> {
         let new = self.folder.join(REWRITTEN);
-        self.file = BufWriter::new(File::create(&new).with_context(|| format!("writing {}", new.display()))?);
-        self.line(&Line::Groups(self.groups.clone()))?;
-        self.line(&Line::Cluster(self.cluster))?;
-        let rules: Vec<RuleText> = self.rules.values().map(RuleText::of).collect();
-        self.lines = rules.len() + 3;
-        for rule in rules {
-            self.line(&Line::Put(rule))?;
+        let file = File::create(&new).with_context(|| format!("writing {}", new.display()))?;
+        let mut file = BufWriter::new(file);
+        write(&mut file, &Line::Groups(self.groups.clone()))?;
+        write(&mut file, &Line::Cluster(self.cluster))?;
+        for rule in self.rules.values() {
+            write(&mut file, &Line::Put(RuleText::of(rule)))?;
         }
-        self.line(&Line::Revision(self.revision))?;
-        self.file.flush()?;
-        self.file.get_ref().sync_all()?;
-        std::fs::rename(&new, self.folder.join(FILE))?;
+        write(&mut file, &Line::Revision(self.revision))?;
+        file.flush()?;
+        file.get_ref().sync_all()?;
+        let path = self.folder.join(FILE);
+        std::fs::rename(&new, &path).with_context(|| format!("replacing {}", path.display()))?;
+        // Until here batches go to the old file.
+        self.file = file;
+        self.lines = self.rules.len() + 3;
         Ok(File::open(&self.folder)?.sync_all()?)
     }
+}
+
+fn write(file: &mut BufWriter<File>, line: &Line) -> Result<()> {
+    serde_json::to_writer(&mut *file, line)?;
+    Ok(file.write_all(b"\n")?)
 }
 
 /// What a file holds.
@@ -354,6 +361,47 @@ mod tests {
         }
         let lines = std::fs::read_to_string(folder.path().join(FILE)).unwrap().lines().count();
         assert!(lines <= OBSOLETE_LINES_MAX + 10, "{lines} lines");
+    }
+
+    /// Every later attempt named the old cluster, and was refused.
+    #[test]
+    fn a_forgotten_revision_takes_its_cluster_along() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut copy = Copy::open(folder.path(), &groups()).unwrap();
+        copy.set_cluster(9).unwrap();
+        copy.take(vec![put("a", "1")], 5).unwrap();
+        copy.forget_revision();
+        assert_eq!((copy.revision(), copy.cluster(), copy.len()), (0, 0, 1));
+        copy.set_cluster(8).unwrap();
+        copy.take(vec![put("b", "1")], 3).unwrap();
+        drop(copy);
+        let copy = Copy::open(folder.path(), &groups()).unwrap();
+        assert_eq!((copy.revision(), copy.cluster(), copy.len()), (3, 8, 2));
+    }
+
+    /// After a rewrite that had failed, batches went to a file that nobody reads.
+    #[test]
+    fn batches_after_a_failed_rewrite_are_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut copy = Copy::open(folder.path(), &groups()).unwrap();
+        // Fails at its end, as the rename does.
+        let elsewhere = folder.path().join("elsewhere");
+        std::fs::rename(folder.path().join(FILE), &elsewhere).unwrap();
+        std::fs::create_dir(folder.path().join(FILE)).unwrap();
+        copy.rewrite().unwrap_err();
+        std::fs::remove_dir(folder.path().join(FILE)).unwrap();
+        std::fs::rename(&elsewhere, folder.path().join(FILE)).unwrap();
+        copy.take(vec![put("a", "1")], 5).unwrap();
+        // Fails at its beginning.
+        let new = folder.path().join(REWRITTEN);
+        std::fs::remove_file(&new).unwrap();
+        std::fs::create_dir(&new).unwrap();
+        copy.rewrite().unwrap_err();
+        std::fs::remove_dir(&new).unwrap();
+        copy.take(vec![put("b", "1")], 6).unwrap();
+        drop(copy);
+        let copy = Copy::open(folder.path(), &groups()).unwrap();
+        assert_eq!((copy.revision(), copy.len()), (6, 2));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Where an agent puts rules into effect: nowhere but in its copy, in a hook, or in Linux's tables.
 
-use super::copy::Change;
+use super::copy::{Change, Copy};
 use super::linux::Linux;
 use super::text::RuleText;
 use anyhow::{Context, Result, ensure};
@@ -20,17 +20,17 @@ pub(super) enum Sink {
 }
 
 impl Sink {
-    /// Puts `changes` into effect. Repeating it after a failure does no harm.
+    /// Puts `changes` of `copy` into effect. Repeating it after a failure does no harm.
     ///
     /// # Errors
     /// The hook fails, or the system refuses.
-    pub(super) async fn take(&mut self, changes: &[Change], revision: i64) -> Result<()> {
+    pub(super) async fn take(&mut self, changes: &[Change], revision: i64, copy: &Copy) -> Result<()> {
         match self {
             Self::Copy => Ok(()),
             Self::Hook(_) if changes.is_empty() => Ok(()),
             Self::Hook(command) => hook(command, changes, revision).await,
             // No changes are news too, for an agent that begins without a copy: no rules, say.
-            Self::Linux(linux) => linux.take(changes),
+            Self::Linux(linux) => linux.take(changes, revision, copy),
         }
     }
 }

@@ -518,6 +518,45 @@ async fn an_agent_keeps_its_copy_across_restarts_and_its_node_expires_without_it
     Ok(())
 }
 
+/// Once refused, it asked for everything still as of the old cluster, and was refused for ever.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_of_a_cluster_that_was_made_anew_fetches_everything() -> Result<()> {
+    let cluster = start(&[])?;
+    let mut client = patient(&cluster, 0).await?;
+    client.put(put((0..5).map(|number| rule(number, "g", 0)).collect())).await?;
+    let folder = tempfile::tempdir()?;
+    let seen = folder.path().join("seen.jsonl");
+    let start_agent = || {
+        let mut command = cluster.quoin(&["route", "agent", "--group", "g", "--once"]);
+        command.args(["--endpoints", &cluster.endpoints()]);
+        command.arg("--dir").arg(folder.path().join("copy"));
+        command.args(["--hook", &format!("cat >> {}", seen.display())]);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()
+    };
+    ensure!(start_agent()?.wait()?.success());
+    // The copy becomes one of another cluster, with a rule that this one does not have.
+    let path = folder.path().join("copy").join("rules.jsonl");
+    let text = std::fs::read_to_string(&path)?;
+    let of = text.lines().rev().find(|line| line.starts_with("{\"cluster\":")).context("no cluster")?;
+    std::fs::write(&path, text.replace(of, "{\"cluster\":7}"))?;
+    let pb::Rule { vni, ip, .. } = rule(2, "", 0);
+    client.delete(pb::DeleteRequest { keys: vec![pb::RuleKey { vni, ip }], all_of: None }).await?;
+    let mut agent = start_agent()?;
+    let ended = wait("the agent to fetch everything", || {
+        let ended = agent.try_wait();
+        async { ended.ok()? }
+    });
+    let ended = ended.await;
+    let _ = agent.kill();
+    agent.wait()?;
+    ensure!(ended?.success());
+    let text = std::fs::read_to_string(&seen)?;
+    let changes: Vec<&str> = text.lines().skip(5).collect();
+    ensure!(changes.len() == 1 && changes[0].contains(r#""delete""#), "{changes:?}");
+    ensure!(std::fs::read_to_string(&path)?.lines().any(|line| line == of), "of the old cluster still");
+    Ok(())
+}
+
 /// Readers of CSV drop blanks at the ends of texts, and would load another group.
 #[tokio::test(flavor = "multi_thread")]
 async fn rules_that_are_listed_as_csv_are_loaded_as_they_were() -> Result<()> {

@@ -66,7 +66,7 @@ mod here {
             let alone = alone(device)?;
             // Heard of before the devices are listed: none is missed.
             let changes = LinkChanges::listen()?;
-            let mut reconciler = Reconciler::open(names, copy.rules(), copy.revision() != 0, board)?;
+            let mut reconciler = Reconciler::open(names, copy, board)?;
             reconciler.start()?;
             let reconciler = Arc::new(Mutex::new(reconciler));
             let (links, now_and_then) = (Arc::clone(&reconciler), Arc::clone(&reconciler));
@@ -79,15 +79,16 @@ mod here {
             Ok(Self { reconciler, threads, _alone: alone })
         }
 
-        /// Puts changes of the rules into effect. Afterwards all rules are known.
+        /// Puts changes of the rules into effect, upon which `copy` will be of `revision`. Afterwards all rules
+        /// are known.
         ///
         /// # Errors
         /// The connection to the kernel fails, or it refuses everything. Taking the same changes again makes
         /// up for it.
-        pub(in super::super) fn take(&self, changes: &[Change]) -> Result<()> {
+        pub(in super::super) fn take(&self, changes: &[Change], revision: i64, copy: &Copy) -> Result<()> {
             ensure!(!self.threads.iter().any(JoinHandle::is_finished), "a thread of this agent has died");
             // The kernel's answers take their time, and other tasks go on meanwhile.
-            tokio::task::block_in_place(|| self.reconciler.lock().take(changes))
+            tokio::task::block_in_place(|| self.reconciler.lock().take(changes, revision, copy))
         }
     }
 
@@ -142,7 +143,7 @@ mod elsewhere {
             anyhow::bail!("--apply-linux needs Linux; use --hook on this system")
         }
 
-        pub(in super::super) fn take(&self, _: &[Change]) -> Result<()> {
+        pub(in super::super) fn take(&self, _: &[Change], _: i64, _: &Copy) -> Result<()> {
             match self.0 {}
         }
     }

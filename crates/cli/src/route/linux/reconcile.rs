@@ -4,7 +4,7 @@
 //! What the kernel refuses is remembered by entry, told once, and tried again with each comparison. It holds up
 //! nothing else.
 
-use super::super::copy::Change;
+use super::super::copy::{Change, Copy};
 use super::super::status::{Board, Refused, Tables};
 use super::desired::{Desired, Entry, Touched};
 use super::difference::{Step, difference, step};
@@ -12,7 +12,6 @@ use super::message::{Actual, ENODEV, ENOENT, ENXIO, EPERM, Link, Refusal, Reques
 use super::names::Names;
 use super::netlink::Netlink;
 use anyhow::{Result, bail};
-use quoin_proto::quoin::route::v1 as pb;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Instant;
 
@@ -27,6 +26,10 @@ pub(super) struct Reconciler {
     names: Names,
     netlink: Netlink,
     desired: Desired,
+    /// The revision of the copy once it has recorded the desired state; `None` after a failure. A batch that
+    /// failed may come again as other changes, which do not take back what the copy never held: then the
+    /// desired state is made anew.
+    folded: Option<i64>,
     /// The networks' devices.
     devices: BTreeMap<u32, u32>,
     /// What the kernel has refused when it was asked last.
@@ -53,24 +56,24 @@ pub(super) enum Why {
 impl Reconciler {
     /// # Errors
     /// The system gives no socket, or does not let this process change tables.
-    pub(super) fn open<'a>(
-        names: Names,
-        rules: impl Iterator<Item = &'a pb::Rule>,
-        known: bool,
-        board: Board,
-    ) -> Result<Self> {
-        Ok(Self {
+    pub(super) fn open(names: Names, copy: &Copy, board: Board) -> Result<Self> {
+        Ok(Self::of(names, Netlink::open()?, copy, board))
+    }
+
+    fn of(names: Names, netlink: Netlink, copy: &Copy, board: Board) -> Self {
+        Self {
             names,
-            netlink: Netlink::open()?,
-            desired: Desired::of(rules),
+            netlink,
+            desired: Desired::of(copy.rules()),
+            folded: Some(copy.revision()),
             devices: BTreeMap::new(),
             refused: BTreeMap::new(),
-            known,
+            known: copy.revision() != 0,
             behind: true,
             refusals_changed: false,
             tables: Tables::default(),
             board,
-        })
+        }
     }
 
     /// Makes the tables what the rules of the copy want.
@@ -83,13 +86,19 @@ impl Reconciler {
         done
     }
 
-    /// Puts changes of the rules into effect. Afterwards all rules are known.
+    /// Puts changes of the rules into effect, upon which `copy` will be of `revision`. Afterwards all rules are
+    /// known.
     ///
     /// # Errors
     /// The connection to the kernel fails, or it refuses everything. Taking the same changes again makes up
     /// for it.
-    pub(super) fn take(&mut self, changes: &[Change]) -> Result<()> {
+    pub(super) fn take(&mut self, changes: &[Change], revision: i64, copy: &Copy) -> Result<()> {
+        if self.folded.take() != Some(copy.revision()) {
+            self.desired = Desired::of(copy.rules());
+            self.behind = true;
+        }
         let done = self.take_now(changes);
+        self.folded = done.is_ok().then_some(revision);
         self.publish();
         done
     }
@@ -346,5 +355,42 @@ impl Reconciler {
             entry: entry.1.to_string(),
             error: refusal.to_string(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use quoin_proto::quoin::route::v1 as pb;
+
+    fn put(ip: &str) -> Change {
+        let rule = pb::Rule { vni: 1, ip: ip.into(), revision: 1, ..pb::Rule::default() };
+        Change::Put { rule, old: None }
+    }
+
+    /// A rule of a batch that failed stayed in the tables for ever if it was deleted before the batch came again:
+    /// the copy did not hold it, so no difference took it away.
+    #[test]
+    fn what_the_copy_has_not_recorded_is_forgotten() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut copy = Copy::open(folder.path(), &["g".to_owned()]).unwrap();
+        copy.take(vec![put("10.0.0.1")], 1).unwrap();
+        // There are no such devices, so nothing is written.
+        let names = Names::new("no-such{vni}").unwrap();
+        let netlink = Netlink::connect().unwrap();
+        let mut reconciler = Reconciler::of(names, netlink, &copy, Board::default());
+        reconciler.start().unwrap();
+        let works = std::mem::replace(&mut reconciler.netlink, Netlink::broken());
+        reconciler.compare(Why::Periodic).unwrap_err();
+        reconciler.take(&[put("10.0.0.2")], 2, &copy).unwrap_err();
+        assert_eq!(reconciler.desired.rules(), 2);
+        reconciler.netlink = works;
+        // A comparison in between does not make the failure forgotten.
+        reconciler.compare(Why::Periodic).unwrap();
+        reconciler.take(&[put("10.0.0.3")], 3, &copy).unwrap();
+        assert_eq!(reconciler.desired.rules(), 2, "1 and 3");
+        // The copy on disk has not recorded it.
+        reconciler.take(&[], 4, &copy).unwrap();
+        assert_eq!(reconciler.desired.rules(), 1);
     }
 }
