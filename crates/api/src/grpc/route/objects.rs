@@ -16,6 +16,8 @@ const HEARTBEAT_MS: u64 = 30_000;
 /// Bounds on how long a heartbeat may hold, in milliseconds.
 const HEARTBEAT_MS_MIN: u64 = 100;
 const HEARTBEAT_MS_MAX: u64 = 86_400_000;
+/// Bytes of objects after which a page ends. With one more, clients with gRPC's usual bound of 4 MiB can read it.
+const PAGE_BYTES_MAX: usize = 2 << 20;
 
 pub(crate) async fn put(
     engine: &Engine,
@@ -82,10 +84,16 @@ pub(crate) async fn list(
     let header = Some(header_at(engine, view.progress()));
     let listed = long_read(move || {
         let after = (!request.after.is_empty()).then_some(request.after.as_bytes());
-        let mut found = route::objects(view.view(), kind, after);
-        let objects = found.by_ref().take(limit).collect::<Result<Vec<_>, _>>()?;
-        let more = found.next().transpose()?.is_some();
-        Ok((objects, more))
+        let (mut objects, mut bytes) = (Vec::new(), 0);
+        for object in route::objects(view.view(), kind, after) {
+            let object = object?;
+            if objects.len() == limit || bytes >= PAGE_BYTES_MAX {
+                return Ok((objects, true));
+            }
+            bytes += object.name.len() + object.body.len();
+            objects.push(object);
+        }
+        Ok((objects, false))
     });
     let (objects, more) = listed.await?;
     let objects = objects.into_iter().map(translate::shown_object).collect::<Result<_, _>>()?;
@@ -124,11 +132,20 @@ pub(crate) async fn heartbeat(
 pub(crate) async fn nodes(engine: &Engine, request: &pb::NodesRequest) -> Result<pb::NodesResponse, Error> {
     let view = consistency::view(engine, request.consistency.as_ref()).await?;
     let header = Some(header_at(engine, view.progress()));
+    let bytes_max = engine.limits().response_bytes_max;
     let (objects, statuses) = long_read(move || {
-        let objects = route::objects(view.view(), ObjectKind::Node, None);
-        Ok((objects.collect::<Result<Vec<_>, _>>()?, route::node_statuses(view.view())?))
+        let (mut objects, mut bytes) = (Vec::new(), 0);
+        for object in route::objects(view.view(), ObjectKind::Node, None) {
+            let object = object?;
+            bytes += object.name.len() + object.body.len();
+            if bytes > bytes_max {
+                return Ok(Err(Error::response_too_large(bytes_max)));
+            }
+            objects.push(object);
+        }
+        Ok(Ok((objects, route::node_statuses(view.view())?)))
     })
-    .await?;
+    .await??;
     let mut nodes = Vec::with_capacity(objects.len());
     for object in objects {
         let status = statuses.binary_search_by(|status| status.name.cmp(&object.name)).ok();
@@ -165,6 +182,27 @@ mod tests {
             Err(Error::Refused(kind, _)) => Err(kind),
             other => panic!("{other:?}"),
         }
+    }
+
+    /// A page of large objects took as much memory as there were of them.
+    #[test]
+    fn a_page_of_objects_is_bounded_in_bytes() {
+        crate::testing::alone(|engine| async move {
+            for number in 0..5 {
+                let (name, segment) = (number.to_string(), "s".repeat(PAGE_BYTES_MAX / 2));
+                let vpc = pb::Vpc { name, segment, ..pb::Vpc::default() };
+                let object = Some(pb::Object { object: Some(Of::Vpc(vpc)), revision: 0 });
+                put(&engine, pb::PutObjectRequest { object }).await.unwrap();
+            }
+            let mut pages = Vec::new();
+            for after in ["", "1", "3"] {
+                let kind = pb::ObjectKind::Vpc.into();
+                let request = pb::ListObjectsRequest { kind, after: after.into(), ..Default::default() };
+                let page = list(&engine, request).await.unwrap();
+                pages.push((page.objects.len(), page.more));
+            }
+            assert_eq!(pages, [(2, true), (2, true), (1, false)]);
+        });
     }
 
     /// Two VPCs had one network, and which one its packets were of was anyone's guess.
