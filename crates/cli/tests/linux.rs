@@ -282,6 +282,30 @@ fn a_refused_rule_holds_up_no_other_and_is_told_of() -> Result<()> {
     Ok(())
 }
 
+/// It was removed before the kernel refused the one that was to replace it.
+#[test]
+fn a_refused_rule_leaves_the_entry_of_another_hand() -> Result<()> {
+    let Some(host) = Host::new()? else { return Ok(()) };
+    host.add_device(100)?;
+    host.shell(&format!(
+        "bridge fdb add {M1} dev vxlan100 dst 192.168.0.9 port 8888 self permanent
+         bridge fdb add {M2} dev vxlan100 dst 192.168.0.9 port 8888 self permanent"
+    ))?;
+    // The tunnels are of IPv4.
+    host.route(&format!("put 100/10.0.0.1 --mac {M1} --host-ip fd00::99 --group g"))?;
+    host.route(&format!("put 100/10.0.0.2 --mac {M2} --host-ip 192.168.0.2 --group g"))?;
+    let output = host.once()?;
+    ensure!(output.status.code() == Some(2), "{}", String::from_utf8_lossy(&output.stderr));
+    let found = host.shell("bridge fdb show dev vxlan100")?;
+    for line in [
+        format!("{M1} dst 192.168.0.9 port 8888 self permanent"),
+        format!("{M2} dst 192.168.0.2 self extern_learn permanent"),
+    ] {
+        ensure!(found.lines().any(|entry| entry.trim() == line), "{line:?} is not in {found}");
+    }
+    Ok(())
+}
+
 /// It retried for ever.
 #[test]
 fn an_agent_that_may_not_change_tables_ends_and_says_so() -> Result<()> {

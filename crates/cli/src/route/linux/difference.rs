@@ -1,7 +1,7 @@
 //! What makes a device's tables what they should be.
 //!
 //! **Invariant.** Only entries that an agent has made are removed. What another hand has written stays, unless
-//! a rule wants an entry of the same address: then the rule's replaces it.
+//! a rule wants an entry of the same address, and the kernel takes it: then the rule's replaces it.
 
 use super::desired::{Key, Network, Value};
 use super::message::{Actual, Request};
@@ -14,6 +14,9 @@ pub(super) struct Step {
     pub(super) request: Request,
     /// An entry of an agent is there, with another value. It has to go if the kernel refuses the new one.
     pub(super) stale: bool,
+    /// A forwarding entry of another hand is there. It has to give way, but only if the kernel takes the new one:
+    /// an entry that is overwritten keeps its mark.
+    pub(super) displaces: bool,
 }
 
 /// What comes first: removals, then hosts, then those who are behind them.
@@ -26,27 +29,27 @@ pub(super) enum Order {
 
 /// The steps, in no particular order, after which a device that holds `actual` holds what `wanted` wants.
 pub(super) fn difference(wanted: Option<&Network>, actual: &[Actual]) -> Vec<Step> {
-    let mut missing: HashMap<Key, (Value, bool)> =
-        wanted.into_iter().flat_map(Network::entries).map(|(key, value)| (key, (value, false))).collect();
+    let mut missing: HashMap<Key, Step> = wanted
+        .into_iter()
+        .flat_map(Network::entries)
+        .map(|(key, value)| (key, put(key, value, false)))
+        .collect();
     let mut steps = Vec::new();
     for entry in actual {
         let key = entry.key;
         match wanted.and_then(|wanted| wanted.value(&key)) {
-            None if entry.ours => steps.push(remove(key, Order::Removal)),
+            None if entry.ours => steps.push(remove(key)),
             None => {}
             Some(value) if entry.ours && entry.value == Some(value) => {
                 missing.remove(&key);
             }
             Some(value) => {
-                if !entry.ours && matches!(key, Key::Forwarding(_)) {
-                    // The kernel does not mark an entry of another hand as ours when it is overwritten.
-                    steps.push(remove(key, Order::Host));
-                }
-                missing.insert(key, (value, entry.ours));
+                let displaces = !entry.ours && matches!(key, Key::Forwarding(_));
+                missing.insert(key, Step { displaces, ..put(key, value, entry.ours) });
             }
         }
     }
-    steps.extend(missing.into_iter().map(|(key, (value, stale))| put(key, value, stale)));
+    steps.extend(missing.into_values());
     steps
 }
 
@@ -54,24 +57,24 @@ pub(super) fn difference(wanted: Option<&Network>, actual: &[Actual]) -> Vec<Ste
 pub(super) fn step(key: Key, old: Option<Value>, new: Option<Value>) -> Option<Step> {
     match (old, new) {
         (old, new) if old == new => None,
-        (_, None) => Some(remove(key, Order::Removal)),
+        (_, None) => Some(remove(key)),
         (old, Some(new)) => Some(put(key, new, old.is_some())),
     }
 }
 
 fn put(key: Key, value: Value, stale: bool) -> Step {
     let order = if matches!(key, Key::Neighbour(_)) { Order::Neighbour } else { Order::Host };
-    Step { order, request: Request::Put(key, value), stale }
+    Step { order, request: Request::Put(key, value), stale, displaces: false }
 }
 
-fn remove(key: Key, order: Order) -> Step {
-    Step { order, request: Request::Remove(key), stale: false }
+fn remove(key: Key) -> Step {
+    Step { order: Order::Removal, request: Request::Remove(key), stale: false, displaces: false }
 }
 
 impl Step {
-    /// Sorts the steps of a network: the removal of a foreign entry comes just before ours.
-    pub(super) fn order(&self) -> (Order, Key, bool) {
-        (self.order, self.request.key(), matches!(self.request, Request::Put(..)))
+    /// Sorts the steps of a network.
+    pub(super) fn order(&self) -> (Order, Key) {
+        (self.order, self.request.key())
     }
 }
 
@@ -125,7 +128,10 @@ mod tests {
 
     fn make(model: &mut Model, mut steps: Vec<Step>) {
         steps.sort_unstable_by_key(Step::order);
-        for Step { request, .. } in steps {
+        for Step { request, displaces, .. } in steps {
+            if displaces {
+                assert!(model.remove(&request.key()).is_some_and(|(_, ours)| !ours));
+            }
             match request {
                 Request::Remove(key) => assert!(model.remove(&key).is_some(), "{key}"),
                 Request::Put(key, value) => {

@@ -243,6 +243,7 @@ impl Reconciler {
         steps.sort_unstable_by_key(|(vni, _, step)| (step.order(), *vni));
         let requests: Vec<(u32, Request)> =
             steps.iter().map(|(_, device, step)| (*device, step.request)).collect();
+        self.displace(steps)?;
         let mut refusals = Vec::new();
         self.netlink.change(&requests, |at, refusal| refusals.push((at, refusal)))?;
         let made = steps.len() - refusals.len();
@@ -278,6 +279,22 @@ impl Reconciler {
         }
         self.netlink.change(&stale, |_, _| {})?;
         Ok(made)
+    }
+
+    /// Replaces entries of other hands by those of `steps`. One that the kernel refuses leaves the other as it is.
+    fn displace(&mut self, steps: &[(u32, u32, Step)]) -> Result<()> {
+        let displacing = steps.iter().filter(|(.., step)| step.displaces);
+        let over: Vec<(u32, Request)> = displacing.map(|(_, device, step)| (*device, step.request)).collect();
+        let mut refused = BTreeSet::new();
+        self.netlink.change(&over, |at, _| {
+            refused.insert(at);
+        })?;
+        // What was overwritten has not got the mark.
+        let taken = over.into_iter().enumerate().filter(|(at, _)| !refused.contains(at));
+        let anew: Vec<(u32, Request)> = taken
+            .flat_map(|(_, (device, put))| [(device, Request::Remove(put.key())), (device, put)])
+            .collect();
+        self.netlink.change(&anew, |_, _| {})
     }
 
     /// Those of `before` that `steps` do not concern.
