@@ -4,9 +4,10 @@
 use super::*;
 use crate::group::GroupId;
 use bytes::Bytes;
-use quoin_testkit::crashes;
+use quoin_testkit::{crashes, wait_blocking};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -15,7 +16,12 @@ const STEPS: u64 = 70;
 
 fn open(folder: &Path) -> Log {
     let options = Options { cluster: 0xc, node: 0xa, disk: 0xd, segment_bytes: 4096, cache_bytes: 1000 };
-    let disk = RealDisk::open(folder).unwrap();
+    // A process that another test is just starting holds the lock of the log before, until it runs its own program.
+    let disk = wait_blocking("the folder's lock", || match RealDisk::open(folder) {
+        Err(error) if error.kind() == io::ErrorKind::ResourceBusy => None,
+        opened => Some(opened.unwrap()),
+    })
+    .unwrap();
     Log::open(Arc::new(disk), options).unwrap_or_else(|error| panic!("{}: {error}", folder.display()))
 }
 
