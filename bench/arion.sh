@@ -23,7 +23,6 @@ leads() { leader=$("$quoin" cluster status --json --endpoints "$first" | python3
 import json, sys
 print(next(r["clients"][0].removeprefix("http://") for r in json.load(sys.stdin)["replicas"] if r["role"] == "leader"))'); }
 until leads 2>/dev/null; do sleep 0.1; done
-machine() { awk '/^cpu /{print $5, $9, $2+$3+$4+$5+$6+$7+$8+$9}' /proc/stat; } # idle, steal, all
 case_of() { # NAME METHOD DATA OPTIONS...
     local idle steal all idle2 steal2 all2
     read -r idle steal all < <(machine)

@@ -30,6 +30,9 @@ await() { # PROCESS WHAT COMMAND...
     done
 }
 
+# Prints the processor's time so far that was idle, that other machines took, and all of it.
+machine() { awk '/^cpu /{print $5, $9, $2+$3+$4+$5+$6+$7+$8+$9}' /proc/stat; }
+
 # Whether a server answers a line with one that contains a word.
 says() { # PORT LINE WORD
     local answer

@@ -6,6 +6,7 @@
 # Takes ROUNDS (3) and QUOIN_BIN from the environment.
 set -euo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)
+. "$here/bench/lib.sh"
 [ -n "${IN_NAMESPACE:-}" ] || exec env IN_NAMESPACE=1 unshare --net "$0" "$@"
 quoin=${QUOIN_BIN:-$here/target/release/quoin}
 rules=${1:-100000} rounds=${ROUNDS:-3}
@@ -19,7 +20,6 @@ device() { # makes vxlan1 anew
     ip link set vxlan1 up
 }
 ms() { echo $(($(date +%s%N) / 1000000)); }
-cpu() { awk '/^cpu /{print $5, $9, $2+$3+$4+$5+$6+$7+$8+$9}' /proc/stat; } # idle, steal, all
 metric() { curl -s 127.0.0.1:9000/metrics | awk -v name="quoin_agent_$1" '$1 == name {print $2}'; }
 until_said() { # COUNT TEXT: waits until the agent has said TEXT so often
     while [ "$(grep -c "$2" "$dir/agent.log" || true)" -lt "$1" ]; do sleep 0.1; done
@@ -46,12 +46,12 @@ processes+=($!)
 until_said 1 "without_device=$rules"
 
 for round in $(seq "$rounds"); do
-    read -r idle steal all < <(cpu)
+    read -r idle steal all < <(machine)
     device
     until_said "$round" "why=Links"
     agent=$(grep "why=Links" "$dir/agent.log" | tail -1 | grep -o ' ms=[0-9]*' | cut -d= -f2)
     entries=$(($(ip neigh show dev vxlan1 nud permanent | wc -l) + $(bridge fdb show dev vxlan1 | grep -c dst)))
-    read -r idle2 steal2 all2 < <(cpu)
+    read -r idle2 steal2 all2 < <(machine)
     # The agent must not write to the other's device.
     kill -STOP "${processes[1]}"
     device

@@ -3,7 +3,7 @@
 //!
 //! Deliberately absent: any check of what follows, which is up to the protocol itself.
 
-use crate::wrong_port::Port;
+use crate::wrong_port::{PREFACE, Port};
 use prometheus::IntCounter;
 use std::io;
 use std::net::SocketAddr;
@@ -12,9 +12,6 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tonic::transport::server::{Connected, TcpConnectInfo};
-
-/// What every HTTP/2 client sends first (RFC 9113, section 3.4).
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// Longer than any method of HTTP/1.
 const METHOD_BYTES_MAX: usize = 24;

@@ -20,10 +20,10 @@ pub(crate) enum Port {
     Resp,
 }
 
-/// What HTTP/2 clients send first (RFC 9113, section 3.4).
+/// What every HTTP/2 client sends first (RFC 9113, section 3.4).
+pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// By so much of it one is known.
 const PREFACE_BEGINS: &[u8] = b"PRI * HTTP/2";
-/// All of it.
-const PREFACE_BYTES: usize = 24;
 /// Types of frames (RFC 9113, section 6).
 const HEADERS: u8 = 1;
 const SETTINGS: u8 = 4;
@@ -100,7 +100,7 @@ async fn first_request(stream: &mut TcpStream, mut read: Vec<u8>) -> io::Result<
 
 /// Whether HEADERS begin in what a client of HTTP/2 sent from its preface on.
 fn has_headers(sent: &[u8]) -> bool {
-    let mut frames = sent.get(PREFACE_BYTES..).unwrap_or_default();
+    let mut frames = sent.get(PREFACE.len()..).unwrap_or_default();
     while let [a, b, c, kind, ..] = frames {
         if *kind == HEADERS {
             return true;
@@ -175,7 +175,7 @@ mod tests {
         let address = listener.local_addr().unwrap();
         tokio::spawn(async move {
             let (mut stream, _) = listener.accept().await.unwrap();
-            let mut bytes = [0; PREFACE_BYTES];
+            let mut bytes = [0; PREFACE.len()];
             stream.read_exact(&mut bytes).await.unwrap();
             Port::Resp.turn_away(&stream, &bytes);
         });
@@ -196,10 +196,7 @@ mod tests {
     #[tokio::test]
     async fn a_grpc_client_is_told_when_its_first_request_is_under_way() {
         let mut client = TcpStream::connect(turned_away().await).await.unwrap();
-        client
-            .write_all(&[b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &frame(SETTINGS, b"")[..]].concat())
-            .await
-            .unwrap();
+        client.write_all(&[PREFACE, &frame(SETTINGS, b"")[..]].concat()).await.unwrap();
         let mut read = [0; 64];
         let settings = client.read(&mut read).await.unwrap();
         assert_eq!(read[..settings], frame(SETTINGS, b""));

@@ -19,7 +19,7 @@ use quoin_proto::quoin::route::v1 as pb;
 use tonic::Streaming;
 
 /// Maximum lookups in a request.
-const LOOKUPS_MAX: usize = 10_000;
+pub(crate) const LOOKUPS_MAX: usize = 10_000;
 /// Maximum requests taken off a stream at once.
 const REQUESTS_AT_ONCE_MAX: usize = 1024;
 /// Lookups to take off a stream at once: more would not fit in the processor's caches.
@@ -29,7 +29,7 @@ const RESPONSES_MAX: usize = 8;
 /// An answer of a stream is closed at this size, in bytes.
 const RESPONSE_BYTES: usize = 256 << 10;
 /// Lookups while the table's lock is held.
-const LOOKUPS_PER_HOLD: usize = 256;
+pub(crate) const LOOKUPS_PER_HOLD: usize = 256;
 
 type Responses = Answers<Encoded>;
 

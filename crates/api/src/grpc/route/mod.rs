@@ -11,7 +11,7 @@ mod encode;
 mod feed;
 pub(crate) mod list;
 mod live;
-mod lookup;
+pub(crate) mod lookup;
 mod object;
 pub(crate) mod objects;
 mod snapshot;

@@ -2,15 +2,13 @@
 //!
 //! A rule has the fields of a line of `quoin route load`, the empty ones left out.
 
+use crate::grpc::route::lookup::LOOKUPS_MAX;
 use crate::grpc::route::write::RULES_MAX;
 use crate::http::lists;
 use crate::http::problem::Problem;
 use quoin_proto::quoin::route::v1 as pb;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
-
-/// Maximum lookups of a request.
-pub(super) const LOOKUPS_MAX: usize = 10_000;
 
 /// Where to send the packets for an address in a virtual network.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]

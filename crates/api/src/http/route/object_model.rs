@@ -222,7 +222,7 @@ pub(crate) struct VpcList {
     pub(super) vni: Option<u32>,
     /// The `next` of the previous page.
     pub(super) after: Option<String>,
-    /// The page size, by default 1,000.
+    /// The page size, by default 1,000. A page also ends at about 2 MiB.
     #[param(minimum = 1, maximum = 10_000)]
     pub(super) limit: Option<u32>,
     /// Read this replica's state, which may be older than what was answered before.

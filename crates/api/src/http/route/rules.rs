@@ -6,6 +6,7 @@ use super::model::{
 };
 use crate::commands::{check_space, long_read, pinned, read};
 use crate::error::{Error, Kind};
+use crate::grpc::route::lookup::LOOKUPS_PER_HOLD;
 use crate::grpc::route::write::{self, deleted, operation};
 use crate::grpc::route::{Route, batch, translate};
 use crate::http::extract::{self, Body, Params};
@@ -21,9 +22,6 @@ use quoin_core::route::{
 };
 use quoin_engine::ReadView;
 use quoin_proto::quoin::route::v1 as pb;
-
-/// Lookups while the table's lock is held.
-const LOOKUPS_PER_HOLD: usize = 256;
 
 /// The network and the address in the path.
 pub(super) struct Address(RuleKey);
