@@ -22,6 +22,8 @@ pub(crate) struct Feed {
     engine: Engine,
     watcher: Watcher,
     next: (Revision, u16),
+    /// Whether the last piece reached the end of the journal.
+    at_end: bool,
 }
 
 /// Parts that were read together.
@@ -37,17 +39,19 @@ pub(crate) struct Piece {
 impl Feed {
     /// A feed that begins with the revision `from`.
     pub(crate) fn new(engine: &Engine, from: Revision) -> Self {
-        Self { engine: engine.clone(), watcher: watch_from_now(engine), next: (from, 0) }
+        Self { engine: engine.clone(), watcher: watch_from_now(engine), next: (from, 0), at_end: false }
     }
 
-    /// The next piece. At the end of the journal it waits for more, and may then be empty, which says how far
-    /// all is read.
+    /// The next piece. Once one has said that all is read, it waits for more. It may be empty, and then says how
+    /// far all is read.
     ///
     /// # Errors
     /// The node is stopping, or its store failed.
     pub(crate) async fn next(&mut self) -> Result<Piece, Error> {
+        // A piece that was full may have had the journal's last part, and did not say that all is read.
+        let at_end = self.at_end;
         let piece = self.read().await?;
-        if !piece.parts.is_empty() {
+        if !piece.parts.is_empty() || !at_end {
             return Ok(piece);
         }
         self.wait().await?;
@@ -60,18 +64,18 @@ impl Feed {
     /// As [`Self::next`].
     pub(crate) async fn read(&mut self) -> Result<Piece, Error> {
         let (view, from) = (self.engine.latest(), self.next);
-        let (parts, complete_to, recorded) = long_read(move || {
+        let (parts, at_end, complete_to, recorded) = long_read(move || {
             let mut entries = ledger::entries(view.view(), from);
             let (mut parts, mut bytes) = (Vec::new(), 0);
-            let mut whole = false;
-            while !whole && parts.len() < PARTS_MAX && bytes < PIECE_BYTES {
+            let mut at_end = false;
+            while !at_end && parts.len() < PARTS_MAX && bytes < PIECE_BYTES {
                 let part = entries.next().transpose()?;
-                whole = part.is_none();
+                at_end = part.is_none();
                 bytes += part.as_ref().map_or(0, |(_, _, journal)| journal.bytes());
                 parts.extend(part);
             }
             let complete_to = match parts.last() {
-                Some((revision, _, _)) if !whole => Revision(revision.0.saturating_sub(1)),
+                Some((revision, _, _)) if !at_end => Revision(revision.0.saturating_sub(1)),
                 _ => view.progress().revision,
             };
             let newest = parts.iter().rev().find(|(revision, _, _)| *revision <= complete_to);
@@ -80,12 +84,13 @@ impl Feed {
                 // What was read before is not here any more, so it is looked up.
                 None => ledger::recorded_at(view.view(), complete_to)?,
             };
-            Ok((parts, complete_to, recorded))
+            Ok((parts, at_end, complete_to, recorded))
         })
         .await?;
         if let Some((revision, part, _)) = parts.last() {
             self.next = (*revision, part + 1);
         }
+        self.at_end = at_end;
         let parts = parts.into_iter().map(|(_, _, journal)| journal).collect();
         Ok(Piece { parts, complete_to, recorded })
     }
@@ -144,6 +149,27 @@ mod tests {
                 }
             }
             assert!(ids.into_iter().eq(1..=ACCOUNTS));
+        });
+    }
+
+    /// It waited for a part that nobody wrote, and whoever asked for all up to a revision waited with it.
+    #[test]
+    fn a_journal_of_just_one_full_piece_is_said_to_be_read() {
+        alone(|engine| async move {
+            let entries = |engine: &Engine| ledger::entries(engine.latest().view(), (Revision(0), 0)).count();
+            for id in 1.. {
+                let account = NewAccount { currency: "EUR".into(), ..NewAccount::default() }.with_id(id);
+                engine.propose(Operation::create_accounts(vec![account]).into_command()).await.unwrap();
+                if entries(&engine) == PARTS_MAX {
+                    break;
+                }
+            }
+            let newest = engine.latest().progress().revision;
+            let mut feed = Feed::new(&engine, Revision(0));
+            let full = feed.read().await.unwrap();
+            assert_eq!((full.parts.len(), full.complete_to < newest), (PARTS_MAX, true));
+            let next = tokio::time::timeout(std::time::Duration::from_secs(30), feed.next()).await;
+            assert_eq!(next.expect("the end is said").unwrap().complete_to, newest);
         });
     }
 }
