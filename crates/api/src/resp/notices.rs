@@ -70,7 +70,7 @@ impl Notices {
                 }
             }
         });
-        keys.chain(patterns).fold(Interest::default(), Interest::and)
+        keys.chain(patterns).collect()
     }
 
     /// The next messages; never returns without a subscription.

@@ -153,7 +153,5 @@ fn spacing(watchers: usize) -> Duration {
 
 /// The hub's interest for `scopes`.
 pub(super) fn interest(scopes: &[Scope]) -> Interest {
-    scopes
-        .iter()
-        .fold(Interest::default(), |interest, scope| interest.and(Interest::prefix(scope.prefix().into())))
+    scopes.iter().map(|scope| Interest::prefix(scope.prefix().into())).collect()
 }
