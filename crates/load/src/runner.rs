@@ -65,6 +65,11 @@ impl Count {
         let latencies = Histogram::new_with_bounds(1, LATENCY_NS_MAX, 3).expect("the bounds are in order");
         Self { latencies, errors: 0, first_error: None }
     }
+
+    fn took(&mut self, latency: Duration, operations: u64) {
+        let nanos = latency.as_nanos() as u64;
+        self.latencies.saturating_record_n(nanos.clamp(1, LATENCY_NS_MAX), operations);
+    }
 }
 
 impl Shared {
@@ -93,17 +98,40 @@ impl Shared {
         }
         match result {
             Ok(()) => {
-                let latency = (now - intended).as_nanos() as u64;
-                count.latencies.saturating_record_n(latency.clamp(1, LATENCY_NS_MAX), operations);
-                let second = (now - self.begin).as_secs() as usize;
-                self.per_second[second.min(self.per_second.len() - 1)]
-                    .fetch_add(operations, Ordering::Relaxed);
+                count.took(now - intended, operations);
+                self.counted(now, operations);
             }
             Err(error) => {
                 count.errors += 1;
                 count.first_error.get_or_insert_with(|| format!("{error:#}"));
             }
         }
+    }
+
+    /// Counts operations that were to start at `intended`, one after another, and have ended together just now.
+    pub(crate) fn record_arrivals(
+        &self,
+        count: &mut Count,
+        intended: impl Iterator<Item = Result<Instant>>,
+    ) -> Result<()> {
+        let now = Instant::now();
+        let mut arrived = 0;
+        for intended in intended {
+            let intended = intended?;
+            if intended >= self.begin && now < self.end {
+                count.took(now - intended, 1);
+                arrived += 1;
+            }
+        }
+        if arrived > 0 {
+            self.counted(now, arrived);
+        }
+        Ok(())
+    }
+
+    fn counted(&self, now: Instant, operations: u64) {
+        let second = (now - self.begin).as_secs() as usize;
+        self.per_second[second.min(self.per_second.len() - 1)].fetch_add(operations, Ordering::Relaxed);
     }
 }
 

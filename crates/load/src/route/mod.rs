@@ -69,7 +69,7 @@ async fn measure(case: Case, channels: &[Channel], options: &RouteBench) -> Resu
             let watchers = watch::watch_all(channels, api, options.watchers).await?;
             let epoch = Instant::now();
             runner::run(&run, |shared| {
-                let watch = |watcher: watch::Watcher| tokio::spawn(watcher.count(Arc::clone(shared), epoch));
+                let watch = |watchers| tokio::spawn(watch::count_all(watchers, Arc::clone(shared), epoch));
                 let mut clients: Vec<_> = watchers.into_iter().map(watch).collect();
                 clients.push(tokio::spawn(worker(0).update(Arc::clone(shared), epoch, rate)));
                 clients
