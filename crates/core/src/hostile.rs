@@ -358,6 +358,7 @@ fn new_account(random: &mut Random) -> ledger::NewAccount {
         rule: small(random) as i32,
         user_data: text(random),
         metadata: BTreeMap::from([(text(random), text(random))]),
+        maximum: random.once_in(3).then(|| wide(random).into()),
         ..ledger::NewAccount::default()
     };
     let id = self::account(random);
@@ -378,6 +379,7 @@ fn transfers(random: &mut Random) -> Command {
             },
             2 => ledger::Kind::Void { pending: account(random) },
             3 if random.once_in(8) => ledger::Kind::Expired { pending: account(random) },
+            3 if random.once_in(2) => ledger::Kind::Revert { reverted: account(random) },
             _ => ledger::Kind::Single { debit, credit, amount },
         };
         // Few ids, so that some are used again; ids of all kinds.
@@ -388,6 +390,10 @@ fn transfers(random: &mut Random) -> Command {
             code: small(random),
             reference: if random.once_in(8) { &texts[0] } else { "" },
             user_data: if random.once_in(8) { &texts[1] } else { "" },
+            options: ledger::Options {
+                balancing_debit: random.once_in(6),
+                balancing_credit: random.once_in(6),
+            },
             ..ledger::Transfer::new(id, kind)
         });
     }

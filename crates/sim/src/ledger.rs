@@ -6,8 +6,8 @@ use crate::clients::Known;
 use crate::world::World;
 use anyhow::{Result, ensure};
 use quoin_core::ledger::{
-    Code, Fence, Kind, NewAccount, Operation, Reply, Response, Rule, Transfer, TransferReply, Transfers,
-    account, transfer,
+    Code, Fence, Kind, NewAccount, Operation, Options, Reply, Response, Rule, Transfer, TransferReply,
+    Transfers, account, transfer,
 };
 use quoin_core::{Command, Face, Revision};
 use quoin_engine::ReadView;
@@ -23,7 +23,7 @@ const TIMEOUT_MS_MAX: u64 = 4_000;
 pub(crate) struct Ledger {
     next_id: u128,
     /// Transfers of one command: all but the last are linked to the next.
-    groups: Vec<Vec<(u128, Kind)>>,
+    groups: Vec<Vec<Transfer<'static>>>,
     answers: BTreeMap<u128, Answer>,
     /// Those whose first answer has come. It may come after that to another attempt.
     done: BTreeSet<u128>,
@@ -43,9 +43,9 @@ struct Answer {
 impl Ledger {
     fn command(&self, group: usize, fence: Option<Fence>) -> Command {
         let (mut command, transfers) = (Transfers::new(false), &self.groups[group]);
-        for (place, (id, kind)) in transfers.iter().enumerate() {
+        for (place, transfer) in transfers.iter().enumerate() {
             let linked = place + 1 < transfers.len();
-            command.push(&Transfer { linked, ..Transfer::new(*id, *kind) });
+            command.push(&Transfer { linked, ..*transfer });
         }
         fence.into_iter().for_each(|fence| command.set_fence(fence));
         command.into_command()
@@ -58,7 +58,7 @@ impl Ledger {
         self.groups.len() - 1
     }
 
-    fn draw_one(&mut self, rng: &mut impl Rng) -> (u128, Kind) {
+    fn draw_one(&mut self, rng: &mut impl Rng) -> Transfer<'static> {
         self.next_id += 1;
         let (debit, amount) = (rng.random_range(1..=ACCOUNTS), rng.random_range(1..50));
         let credit = 1 + (debit + rng.random_range(0..ACCOUNTS - 1)) % ACCOUNTS;
@@ -67,9 +67,15 @@ impl Ledger {
             0 | 1 => Kind::Pending { debit, credit, amount, timeout_ms: rng.random_range(0..TIMEOUT_MS_MAX) },
             2 => Kind::Post { pending, amount: None },
             3 => Kind::Void { pending },
+            4 => Kind::Revert { reverted: pending },
             _ => Kind::Single { debit, credit, amount },
         };
-        (self.next_id, kind)
+        let moves = matches!(kind, Kind::Single { .. } | Kind::Pending { .. });
+        let options = Options {
+            balancing_debit: moves && rng.random_bool(0.1),
+            balancing_credit: moves && rng.random_bool(0.1),
+        };
+        Transfer { options, ..Transfer::new(self.next_id, kind) }
     }
 
     fn note(&mut self, id: u128, reply: &TransferReply) -> Result<()> {
@@ -121,7 +127,11 @@ impl World {
         let rules = [Rule::Unlimited, Rule::NoOverdraft, Rule::Limit];
         let account = |id: u128| {
             let rule = rules[id as usize % rules.len()] as i32;
-            NewAccount { currency: "EUR".into(), rule, ..NewAccount::default() }.with_id(id).with_limit(100)
+            // Some may hold a little only.
+            let maximum = id.is_multiple_of(2).then(|| 200.into());
+            NewAccount { currency: "EUR".into(), rule, maximum, ..NewAccount::default() }
+                .with_id(id)
+                .with_limit(100)
         };
         let command = Operation::create_accounts((1..=ACCOUNTS).map(account).collect()).into_command();
         let at = self.process_at(place);
@@ -137,7 +147,7 @@ impl World {
         let Response::Transfers(replies) = &reply.response else {
             anyhow::bail!("transfers were answered {:?}", reply.response);
         };
-        let ids: Vec<u128> = self.ledger.groups[group].iter().map(|(id, _)| *id).collect();
+        let ids: Vec<u128> = self.ledger.groups[group].iter().map(|transfer| transfer.id).collect();
         ensure!(ids.len() == replies.len(), "{} transfers got {} answers", ids.len(), replies.len());
         self.counts.transfers += ids.len() as u64;
         ids.into_iter().zip(replies).try_for_each(|(id, reply)| self.ledger.note(id, reply))
@@ -155,7 +165,7 @@ impl World {
         for (stream, groups) in self.ledger.streams.iter().enumerate() {
             let mut lost = None;
             for group in groups {
-                let recorded = transfer(view.view(), self.ledger.groups[*group][0].0)?.is_some();
+                let recorded = transfer(view.view(), self.ledger.groups[*group][0].id)?.is_some();
                 let after = lost.filter(|_| recorded);
                 ensure!(
                     after.is_none(),

@@ -42,7 +42,7 @@ pub(crate) enum Account {
         #[command(flatten)]
         connection: Connection,
     },
-    /// Change an account's status or overdraft rule
+    /// Change an account's status, overdraft rule or maximum
     Set {
         /// Number or id of the account
         account: String,
@@ -51,6 +51,9 @@ pub(crate) enum Account {
         status: Option<Status>,
         #[command(flatten)]
         rule: Rule,
+        /// Let the account hold at most this much, with what is pending; `none` for no bound
+        #[arg(long, value_name = "AMOUNT")]
+        maximum: Option<String>,
         #[command(flatten)]
         connection: Connection,
     },
@@ -69,6 +72,9 @@ pub(crate) struct Create {
     id: Option<Uuid>,
     #[command(flatten)]
     rule: Rule,
+    /// Let the account hold at most this much, with what is pending; 0: credits never exceed debits
+    #[arg(long, value_name = "AMOUNT")]
+    maximum: Option<String>,
     /// Text to keep with the account
     #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
     data: String,
@@ -114,16 +120,16 @@ pub(super) async fn run(account: Account) -> Result<ExitCode> {
             let found = client(&connection).await?.list_accounts(request).await?.into_inner();
             show(&connection, &found.accounts)
         }
-        Account::Set { account, status, rule, connection } => {
+        Account::Set { account, status, rule, maximum, connection } => {
             let mut client = client(&connection).await?;
-            let changed = set(&mut client, &account, status, &rule).await?;
+            let changed = set(&mut client, &account, status, &rule, maximum.as_deref()).await?;
             connection.say(&as_json(&changed), "done")
         }
     }
 }
 
 async fn create(account: Create) -> Result<ExitCode> {
-    let Create { number, currency, id, rule, data, metadata, connection } = account;
+    let Create { number, currency, id, rule, maximum, data, metadata, connection } = account;
     let mut account = pb::Account {
         id: id_bytes(id.unwrap_or_else(Uuid::now_v7)),
         number,
@@ -141,6 +147,7 @@ async fn create(account: Create) -> Result<ExitCode> {
         account.rule = rule.into();
         (account.limit, account.limit_high) = halves(limit);
     }
+    account.maximum = maximum.map(|most| maximum_of(&most, scale)).transpose()?;
     let request = pb::CreateAccountsRequest { accounts: vec![account] };
     let mut results = client(&connection).await?.create_accounts(request).await?.into_inner().results;
     let result = results.pop().context("an answer without a result")?;
@@ -150,7 +157,13 @@ async fn create(account: Create) -> Result<ExitCode> {
     }
 }
 
-async fn set(client: &mut Client, account: &str, status: Option<Status>, rule: &Rule) -> Result<pb::Account> {
+async fn set(
+    client: &mut Client,
+    account: &str,
+    status: Option<Status>,
+    rule: &Rule,
+    maximum: Option<&str>,
+) -> Result<pb::Account> {
     let known = find(client, account).await?;
     let status = status.map(|status| match status {
         Status::Active => pb::Status::Active,
@@ -158,7 +171,12 @@ async fn set(client: &mut Client, account: &str, status: Option<Status>, rule: &
         Status::Closed => pb::Status::Closed,
     });
     let rule = rule_of(rule, Some(known.scale))?;
-    ensure!(status.is_some() || rule.is_some(), "nothing to change: give --status or an overdraft rule");
+    ensure!(
+        status.is_some() || rule.is_some() || maximum.is_some(),
+        "nothing to change: give --status, --maximum or an overdraft rule"
+    );
+    let no_maximum = maximum == Some("none");
+    let maximum = maximum.filter(|_| !no_maximum).map(|most| maximum_of(most, Some(known.scale)));
     let (limit, limit_high) = halves(rule.map_or(0, |(_, limit)| limit));
     let request = pb::UpdateAccountRequest {
         id: known.id,
@@ -166,6 +184,8 @@ async fn set(client: &mut Client, account: &str, status: Option<Status>, rule: &
         rule: rule.map(|(rule, _)| rule.into()),
         limit,
         limit_high,
+        maximum: maximum.transpose()?,
+        no_maximum,
         ..Default::default()
     };
     client.update_account(request).await?.into_inner().account.context("an answer without an account")
@@ -182,6 +202,12 @@ fn rule_of(rule: &Rule, scale: Option<u32>) -> Result<Option<(pb::Rule, u128)>> 
         Rule { no_overdraft: true, .. } => Some((pb::Rule::NoOverdraft, 0)),
         _ => None,
     })
+}
+
+fn maximum_of(most: &str, scale: Option<u32>) -> Result<pb::Amount> {
+    let scale = scale.context("--maximum of an account in a custom unit: create the account, then set it")?;
+    let (amount, amount_high) = halves(parse_amount(most, scale)?);
+    Ok(pb::Amount { amount, amount_high })
 }
 
 /// The balance: credits less debits.
@@ -203,6 +229,11 @@ fn rule_text(account: &pb::Account) -> String {
     }
 }
 
+fn maximum_text(account: &pb::Account) -> String {
+    let amount = |most: pb::Amount| format_amount(join(most.amount, most.amount_high), account.scale);
+    account.maximum.map_or_else(|| "unlimited".into(), amount)
+}
+
 fn status_text(account: &pb::Account) -> &'static str {
     match account.status() {
         pb::Status::Active => "active",
@@ -218,6 +249,7 @@ fn as_json(account: &pb::Account) -> Value {
         "currency": account.currency,
         "status": status_text(account),
         "overdraft": rule_text(account),
+        "maximum": maximum_text(account),
         "created_revision": account.created_revision,
     });
     if let Some(balances) = &account.balances {
@@ -237,9 +269,18 @@ fn show(connection: &Connection, accounts: &[pb::Account]) -> Result<ExitCode> {
         let balances = account.balances.as_ref().unwrap_or(&none);
         let (balance, locked) = (balance(balances, account.scale), locked(balances, account.scale));
         let name = if account.number.is_empty() { id_text(&account.id) } else { account.number.clone() };
-        vec![name, account.currency.clone(), balance, locked, rule_text(account), status_text(account).into()]
+        let status = status_text(account).into();
+        vec![
+            name,
+            account.currency.clone(),
+            balance,
+            locked,
+            rule_text(account),
+            maximum_text(account),
+            status,
+        ]
     };
     let rows: Vec<_> = accounts.iter().map(row).collect();
-    output::table(&["account", "currency", "balance", "locked", "overdraft", "status"], &rows)?;
+    output::table(&["account", "currency", "balance", "locked", "overdraft", "maximum", "status"], &rows)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -42,6 +42,8 @@ pub(crate) enum Ledger {
     Post(transfer::Post),
     /// Free what a pending transfer has set aside
     Void(transfer::Void),
+    /// Move back what a transfer or a post has moved, once
+    Revert(transfer::Revert),
     /// Show an account's transfers with the balance after each, newest first
     Statement(statement::Statement),
     /// Write all transfers to a CSV or Parquet file
@@ -65,6 +67,7 @@ pub(crate) async fn run(ledger: Ledger) -> Result<ExitCode> {
         Ledger::Transfer(transfer) => transfer::transfer(transfer).await,
         Ledger::Post(post) => transfer::post(post).await,
         Ledger::Void(void) => transfer::void(void).await,
+        Ledger::Revert(revert) => transfer::revert(revert).await,
         Ledger::Statement(statement) => statement::statement(statement).await,
         Ledger::Export(export) => export::run(export).await,
         Ledger::Verify { connection } => verify::run(&connection).await,

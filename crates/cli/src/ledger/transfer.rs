@@ -1,11 +1,11 @@
-//! `quoin ledger transfer`, `post` and `void`.
+//! `quoin ledger transfer`, `post`, `void` and `revert`.
 
-use super::client::{Client, client, code_name, find, halves, id_bytes, id_text};
+use super::client::{Client, client, code_name, find, halves, id_bytes, id_text, join};
 use crate::connection::Connection;
 use crate::outcome;
 use anyhow::{Context, Result};
-use clap::Args;
-use quoin_core::ledger::parse_amount;
+use clap::{Args, ValueEnum};
+use quoin_core::ledger::{format_amount, parse_amount};
 use quoin_proto::quoin::ledger::v1 as pb;
 use serde_json::json;
 use std::process::ExitCode;
@@ -18,8 +18,11 @@ pub(crate) struct Transfer {
     debit: String,
     /// Account to credit: the one that receives
     credit: String,
-    /// Amount in the currency of the accounts, e.g. 12.50
+    /// Amount in the currency of the accounts, e.g. 12.50; `all` of a balancing transfer
     amount: String,
+    /// Move at most the amount, and no more than this side's account allows
+    #[arg(long, value_enum, value_name = "SIDE")]
+    balancing: Option<Side>,
     /// Only set the amount aside, until `post` or `void`
     #[arg(long)]
     pending: bool,
@@ -56,6 +59,28 @@ pub(crate) struct Void {
     connection: Connection,
 }
 
+/// What bounds a balancing transfer.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Side {
+    /// The debit account's overdraft rule
+    Debit,
+    /// The credit account's maximum
+    Credit,
+    /// Both
+    Both,
+}
+
+/// A revert.
+#[derive(Args)]
+pub(crate) struct Revert {
+    /// Id of the transfer to revert
+    reverted: Uuid,
+    #[command(flatten)]
+    label: Label,
+    #[command(flatten)]
+    connection: Connection,
+}
+
 /// Id and reference of a transfer.
 #[derive(Args)]
 pub(crate) struct Label {
@@ -68,11 +93,15 @@ pub(crate) struct Label {
 }
 
 pub(super) async fn transfer(wanted: Transfer) -> Result<ExitCode> {
-    let Transfer { debit, credit, amount, pending, timeout_ms, label, connection } = wanted;
+    let Transfer { debit, credit, amount, balancing, pending, timeout_ms, label, connection } = wanted;
     let mut client = client(&connection).await?;
     let debit = find(&mut client, &debit).await?;
     let credit = find(&mut client, &credit).await?;
-    let (amount, amount_high) = halves(parse_amount(&amount, credit.scale)?);
+    let amount = match amount.as_str() {
+        "all" if balancing.is_some() => 0,
+        amount => parse_amount(amount, credit.scale)?,
+    };
+    let (amount, amount_high) = halves(amount);
     let transfer = pb::Transfer {
         kind: if pending { pb::Kind::Pending } else { pb::Kind::Single }.into(),
         debit_account: debit.id,
@@ -81,9 +110,12 @@ pub(super) async fn transfer(wanted: Transfer) -> Result<ExitCode> {
         amount_high,
         timeout_ms,
         currency: credit.currency,
+        balancing_debit: matches!(balancing, Some(Side::Debit | Side::Both)),
+        balancing_credit: matches!(balancing, Some(Side::Credit | Side::Both)),
         ..pb::Transfer::default()
     };
-    submit(&connection, client, transfer, label).await
+    let scale = balancing.map(|_| credit.scale);
+    submit(&connection, client, transfer, label, scale).await
 }
 
 pub(super) async fn post(post: Post) -> Result<ExitCode> {
@@ -95,13 +127,24 @@ pub(super) async fn post(post: Post) -> Result<ExitCode> {
     };
     let (amount, amount_high) = halves(amount);
     let transfer = pb::Transfer { amount, amount_high, ..end(pb::Kind::Post, pending) };
-    submit(&connection, client, transfer, label).await
+    submit(&connection, client, transfer, label, None).await
 }
 
 pub(super) async fn void(void: Void) -> Result<ExitCode> {
     let Void { pending, label, connection } = void;
     let client = client(&connection).await?;
-    submit(&connection, client, end(pb::Kind::Void, pending), label).await
+    submit(&connection, client, end(pb::Kind::Void, pending), label, None).await
+}
+
+pub(super) async fn revert(revert: Revert) -> Result<ExitCode> {
+    let Revert { reverted, label, connection } = revert;
+    let client = client(&connection).await?;
+    let transfer = pb::Transfer {
+        kind: pb::Kind::Revert.into(),
+        reverted_id: id_bytes(reverted),
+        ..pb::Transfer::default()
+    };
+    submit(&connection, client, transfer, label, None).await
 }
 
 /// A transfer that ends a pending one.
@@ -116,11 +159,13 @@ async fn scale_of(client: &mut Client, transfer: Uuid) -> Result<u32> {
     Ok(find(client, &id_text(&found.debit_account)).await?.scale)
 }
 
+/// Asks for a transfer; with `moved_scale`, what it moved is said with this number of decimal places.
 async fn submit(
     connection: &Connection,
     mut client: Client,
     transfer: pb::Transfer,
     label: Label,
+    moved_scale: Option<u32>,
 ) -> Result<ExitCode> {
     let id = label.id.unwrap_or_else(Uuid::now_v7);
     let transfer = pb::Transfer { id: id_bytes(id), reference: label.reference, ..transfer };
@@ -131,5 +176,12 @@ async fn submit(
         return outcome::refuse(code_name(result.code()));
     }
     let outcome = if result.duplicate { "done before" } else { "done" };
-    connection.say(&json!({ "outcome": outcome, "id": id.to_string() }), &format!("{outcome} {id}"))
+    let moved = moved_scale.map(|scale| format_amount(join(result.moved, result.moved_high), scale));
+    let mut machine = json!({ "outcome": outcome, "id": id.to_string() });
+    let mut people = format!("{outcome} {id}");
+    if let Some(moved) = moved {
+        people = format!("{people} {moved}");
+        machine["moved"] = moved.into();
+    }
+    connection.say(&machine, &people)
 }

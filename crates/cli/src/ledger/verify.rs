@@ -1,5 +1,5 @@
 //! `quoin ledger verify`: the proof that no cent is lost. It replays every recorded transfer on the client's
-//! side and checks each account's balances, its overdraft rule, and that the balances of each currency sum to
+//! side and checks each account's balances, its overdraft rule and maximum, and that the balances of each currency sum to
 //! zero.
 
 use super::client::{Client, client, id_text, join};
@@ -157,6 +157,11 @@ impl Replay {
                 "the account {} is further below zero than its rule allows",
                 id_text(&account.id)
             ));
+        }
+        let taken = stored.credits.saturating_add(stored.credits_pending);
+        let maximum = account.maximum.map(|most| join(most.amount, most.amount_high));
+        if maximum.is_some_and(|maximum| taken > stored.debits.saturating_add(maximum)) {
+            self.problems.push(format!("the account {} holds more than its maximum", id_text(&account.id)));
         }
         currency.debits += stored.debits;
         currency.credits += stored.credits;

@@ -81,4 +81,14 @@ codes! {
     Overflow = 18, "overflow", "an account's sum would exceed 2^128 minor units";
     /// The id was used before with other content. Not recorded.
     IdConflict = 19, "id_conflict", "the id was used before with other content";
+    /// The credit account's maximum balance forbids it.
+    MaximumExceeded = 20, "maximum_exceeded",
+        "the credit account would hold more than its maximum balance, with what is pending";
+    /// No such transfer to revert.
+    RevertedUnknown = 21, "reverted_unknown", "the transfer to revert does not exist or was refused";
+    /// The named transfer has moved nothing, or is a revert.
+    NotRevertible = 22, "not_revertible",
+        "only a single transfer and a post can be reverted: void a pending one, and repeat a reverted one";
+    /// Reverted already.
+    AlreadyReverted = 23, "already_reverted", "the transfer was reverted already";
 }

@@ -142,6 +142,33 @@ pub struct NewAccount {
     /// Any texts, by name.
     #[prost(btree_map = "string, string", tag = "9")]
     pub metadata: BTreeMap<String, String>,
+    /// How much it may hold at most, in minor units, with what pending transfers may add; none for no bound. With 0 its
+    /// credits never exceed its debits.
+    #[prost(message, optional, tag = "10")]
+    pub maximum: Option<Amount>,
+}
+
+/// An amount in minor units, in two halves.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct Amount {
+    /// The low 64 bits.
+    #[prost(uint64, tag = "1")]
+    pub low: u64,
+    /// The high 64 bits.
+    #[prost(uint64, tag = "2")]
+    pub high: u64,
+}
+
+impl From<u128> for Amount {
+    fn from(amount: u128) -> Self {
+        Self { low: amount as u64, high: (amount >> 64) as u64 }
+    }
+}
+
+impl From<Amount> for u128 {
+    fn from(Amount { low, high }: Amount) -> Self {
+        Self::from(high) << 64 | Self::from(low)
+    }
 }
 
 impl NewAccount {
@@ -198,6 +225,12 @@ pub struct UpdateAccount {
     /// Refused if the account was changed after this revision; 0 skips the check.
     #[prost(uint64, tag = "10")]
     pub unchanged_since: u64,
+    /// See [`NewAccount::maximum`].
+    #[prost(message, optional, tag = "11")]
+    pub maximum: Option<Amount>,
+    /// Takes the maximum away.
+    #[prost(bool, tag = "12")]
+    pub no_maximum: bool,
 }
 
 impl UpdateAccount {

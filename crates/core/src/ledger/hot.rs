@@ -26,6 +26,8 @@ pub(super) struct Slot {
     pub(super) before: Balances,
     /// How far it may go below zero; `None` if there is no bound.
     pub(super) allowance: Option<u128>,
+    /// How much it may hold, pending credits counted; `u128::MAX` if there is no bound.
+    pub(super) ceiling: u128,
     pub(super) currency: Currency,
     pub(super) scale: u8,
     pub(super) status: Status,
@@ -80,6 +82,7 @@ impl Hot {
         if let Some(place) = self.places.get(&account.id()) {
             let slot = &mut self.slots[*place as usize];
             slot.allowance = account.allowance();
+            slot.ceiling = account.ceiling();
             slot.status = account.status();
         }
     }
@@ -90,6 +93,7 @@ impl Hot {
             balances,
             before: balances,
             allowance: account.allowance(),
+            ceiling: account.ceiling(),
             currency: account.currency(),
             scale: u8::try_from(account.scale).expect("scales are small"),
             status: account.status(),

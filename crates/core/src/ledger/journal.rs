@@ -2,8 +2,8 @@
 //!
 //! A command's record is split into parts of up to 64 transfers. A part, version 1: u8 version, u8 kind,
 //! varint stamp; then for transfers (kind 1) each: u8 result code, varint length, the transfer as its command
-//! had it, and, if a pending transfer was posted, voided or expired, debit account, credit account, amount
-//! moved, amount pending; for accounts (kind 2) each: length, AccountRecord; for a currency (kind 3): 8 bytes
+//! had it, and, if it was done and is balancing, a revert, or the end of a pending transfer, debit account, credit
+//! account, amount moved, amount pending; for accounts (kind 2) each: length, AccountRecord; for a currency (kind 3): 8 bytes
 //! code, u8 scale.
 
 use super::code::Code;
@@ -85,16 +85,16 @@ impl Entry {
         if self.code != Code::Ok {
             return None;
         }
-        match self.transfer().kind {
+        self.resolution.or_else(|| match self.transfer().kind {
             Kind::Single { debit, credit, amount } | Kind::Pending { debit, credit, amount, .. } => {
                 Some(Resolution { debit, credit, amount, pending_amount: 0 })
             }
-            _ => self.resolution,
-        }
+            _ => None,
+        })
     }
 }
 
-/// What a transfer moved. One that posts, voids or expires a pending transfer does not say so itself.
+/// What a transfer moved. One that is balancing, reverts another, or ends a pending one does not say so itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resolution {
     /// The account whose debits changed.
@@ -122,7 +122,7 @@ impl Balances {
             (&mut self.credits_posted, &mut self.credits_pending)
         };
         match entry.transfer().kind {
-            Kind::Single { .. } => *posted -= amount,
+            Kind::Single { .. } | Kind::Revert { .. } => *posted -= amount,
             Kind::Pending { .. } => *pending -= amount,
             Kind::Post { .. } => {
                 *posted -= amount;
@@ -165,7 +165,7 @@ fn begin(kind: u8, stamp: Stamp) -> Vec<u8> {
     out
 }
 
-/// Appends a transfer to its part; `resolution` for one that ended a pending transfer.
+/// Appends a transfer to its part; `resolution` for one that does not say itself what it moved.
 pub(super) fn append_transfer(out: &mut Vec<u8>, code: Code, raw: &[u8], resolution: Option<&Resolution>) {
     out.push(code as u8);
     codec::put_bytes(out, raw);
@@ -245,8 +245,7 @@ fn decode_entry(
     let code = Code::try_from(reader.byte()?)?;
     let raw = part.slice_ref(reader.bytes()?);
     let transfer = Transfer::decode_from(&mut Reader::new(&raw[..], "transfer"))?;
-    let resolved = matches!(transfer.kind, Kind::Post { .. } | Kind::Void { .. } | Kind::Expired { .. });
-    let resolution = if resolved && code == Code::Ok {
+    let resolution = if transfer.is_resolved() && code == Code::Ok {
         let (debit, credit) = (reader.u128()?, reader.u128()?);
         Some(Resolution {
             debit,

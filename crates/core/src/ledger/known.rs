@@ -84,7 +84,11 @@ impl Run<'_, '_> {
                 if !entry.transfer().same_content(transfer) {
                     return Ok(None);
                 }
-                let detail = if self.details { self.stored_detail(&entry)? } else { None };
+                let detail = if self.details || transfer.options.is_balancing() {
+                    self.stored_detail(&entry)?
+                } else {
+                    None
+                };
                 let Entry { code, stamp, .. } = entry;
                 Ok(Some(TransferReply { code, duplicate: true, revision, position, stamp, detail }))
             }

@@ -299,6 +299,10 @@ impl Machine {
         {
             return Ok(Err(AccountCode::BelowLimit));
         }
+        let taken = balances.credits_posted.saturating_add(balances.credits_pending);
+        if update.maximum.is_some() && taken > balances.debits_posted.saturating_add(account.ceiling()) {
+            return Ok(Err(AccountCode::AboveMaximum));
+        }
         if known.indexed_from == 0 {
             account.indexed_from = known.changed_revision;
             note_change(tx, id, Revision(known.changed_revision));
@@ -324,7 +328,7 @@ fn is_clear(number: &str) -> bool {
     shows && !like_uuid && !matches!(number, "." | "..") && !number.chars().any(char::is_control)
 }
 
-/// The account with the changes; `None` if a rule or status is unknown.
+/// The account with the changes; `None` if a rule or status is unknown, or a maximum is both set and taken away.
 fn updated(known: &AccountRecord, update: &UpdateAccount) -> Option<AccountRecord> {
     let mut account = known.clone();
     if let Some(status) = update.status {
@@ -334,6 +338,11 @@ fn updated(known: &AccountRecord, update: &UpdateAccount) -> Option<AccountRecor
     if let Some(rule) = update.rule {
         present.rule = Rule::try_from(rule).ok()?.into();
         (present.limit_low, present.limit_high) = (update.limit_low, update.limit_high);
+    }
+    match (update.maximum, update.no_maximum) {
+        (Some(_), true) => return None,
+        (None, false) => {}
+        (maximum, _) => present.maximum = maximum,
     }
     if let Some(user_data) = &update.user_data {
         present.user_data.clone_from(user_data);

@@ -2,13 +2,14 @@
 //!
 //! `command.rs`, `transfer.rs`, `reply.rs` and `code.rs` are what clients ask and are answered; `machine.rs`
 //! is what a command does to accounts, `run.rs`, `transfers.rs`, `known.rs` and `recording.rs` what it does
-//! to balances; `query.rs` and `past.rs` are how the store is read, `record.rs` and `journal.rs` are its bytes;
+//! to balances, `balancing.rs` and `reverts.rs` for the transfers of these names, with `options.rs`; `query.rs` and `past.rs` are how the store is read, `record.rs` and `journal.rs` are its bytes;
 //! `currency.rs` is units and decimal amounts, `hot.rs` a cache, `stretch.rs` tells new ids without a lookup,
 //! `fence.rs` keeps streams in order.
 //!
 //! What it deliberately does not do: convert between currencies (two linked transfers do), compute interest,
 //! or forget. The journal and the histories of accounts are kept when revisions are compacted.
 
+mod balancing;
 mod code;
 mod command;
 mod currency;
@@ -17,6 +18,7 @@ mod hot;
 mod journal;
 mod known;
 mod machine;
+mod options;
 mod past;
 #[cfg(test)]
 mod property;
@@ -24,6 +26,7 @@ mod query;
 mod record;
 mod recording;
 mod reply;
+mod reverts;
 mod run;
 #[cfg(any(test, feature = "testing"))]
 pub(crate) mod script;
@@ -32,11 +35,12 @@ mod transfer;
 mod transfers;
 
 pub use code::Code;
-pub use command::{NewAccount, NewCurrency, Operation, Rule, Status, UpdateAccount};
+pub use command::{Amount, NewAccount, NewCurrency, Operation, Rule, Status, UpdateAccount};
 pub use currency::{AmountError, Currency, SCALE_MAX, format_amount, format_signed, iso_scale, parse_amount};
 pub use fence::Fence;
 pub use journal::{Entry, Journal, Resolution};
 pub use machine::{ACCOUNTS_MAX, Machine, NUMBER_BYTES_MAX};
+pub use options::Options;
 pub use query::{
     account, account_at, account_by_number, accounts, currency_scale, entries, entry_at, journal_range,
     recorded_at, revision_at, statement, transfer,

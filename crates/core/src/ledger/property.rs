@@ -9,7 +9,7 @@ use crate::store::contract::Random;
 use crate::{Batch, Index, Machines, Revision, Stamp, Term, View};
 use bytes::Bytes;
 use proptest::prelude::*;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 const ACCOUNTS: u128 = 6;
 
@@ -19,11 +19,12 @@ struct Wish {
     id: u128,
     kind: Kind,
     linked: bool,
+    options: Options,
 }
 
 impl Wish {
     fn transfer(&self) -> Transfer<'static> {
-        Transfer { linked: self.linked, ..Transfer::new(self.id, self.kind) }
+        Transfer { linked: self.linked, options: self.options, ..Transfer::new(self.id, self.kind) }
     }
 }
 
@@ -43,6 +44,9 @@ struct Model {
     /// Each id's transfer and answer.
     answers: HashMap<u128, (Transfer<'static>, Code)>,
     frozen: Option<u128>,
+    /// What singles and posts moved: from, to, amount.
+    moved: BTreeMap<u128, (u128, u128, u128)>,
+    reverted: BTreeSet<u128>,
 }
 
 impl Model {
@@ -52,6 +56,10 @@ impl Model {
 
     fn limit(account: u128) -> u128 {
         if account == 3 { 40 } else { 0 }
+    }
+
+    fn maximum(account: u128) -> Option<u128> {
+        (account == 5).then_some(35)
     }
 
     fn expire(&mut self, stamp: u64) {
@@ -103,25 +111,74 @@ impl Model {
 
     fn one(&mut self, wish: &Wish, stamp: u64) -> Result<(), Code> {
         match wish.kind {
-            Kind::Single { debit, credit, amount } => self.movement(debit, credit, amount, false),
+            Kind::Single { debit, credit, amount } => {
+                let amount = self.movement(debit, credit, amount, wish.options, false)?;
+                self.moved.insert(wish.id, (debit, credit, amount));
+                Ok(())
+            }
             Kind::Pending { debit, credit, amount, timeout_ms } => {
-                self.movement(debit, credit, amount, true)?;
+                let amount = self.movement(debit, credit, amount, wish.options, true)?;
                 let deadline = if timeout_ms == 0 { 0 } else { stamp + timeout_ms };
                 let held = Held { debit, credit, amount, deadline, state: PendingState::Open };
                 self.held.insert(wish.id, held);
                 Ok(())
             }
-            Kind::Post { pending, amount } => self.resolve(pending, PendingState::Posted, amount),
-            Kind::Void { pending } => self.resolve(pending, PendingState::Voided, None),
+            Kind::Post { pending, amount } => self.resolve(wish.id, pending, PendingState::Posted, amount),
+            Kind::Void { pending } => self.resolve(wish.id, pending, PendingState::Voided, None),
+            Kind::Revert { reverted } => self.revert(reverted),
             Kind::Expired { .. } => unreachable!("never generated"),
         }
     }
 
-    fn movement(&mut self, debit: u128, credit: u128, amount: u128, pending: bool) -> Result<(), Code> {
+    fn revert(&mut self, reverted: u128) -> Result<(), Code> {
+        match self.answers.get(&reverted) {
+            Some((_, Code::Ok)) => {}
+            _ => return Err(Code::RevertedUnknown),
+        }
+        let Some((debit, credit, amount)) = self.moved.get(&reverted).copied() else {
+            return Err(Code::NotRevertible);
+        };
+        if self.reverted.contains(&reverted) {
+            return Err(Code::AlreadyReverted);
+        }
+        self.movement(credit, debit, amount, Options::default(), false)?;
+        self.reverted.insert(reverted);
+        Ok(())
+    }
+
+    /// The amount that a balancing transfer moves.
+    fn balanced(&self, debit: u128, credit: u128, amount: u128, options: Options) -> Result<u128, Code> {
+        let (giver, taker) = (self.balances[&debit], self.balances[&credit]);
+        let mut amount = if amount == 0 { 1_000_000 } else { amount };
+        let room = giver.credits_posted + Self::limit(debit);
+        let spent = giver.debits_posted + giver.debits_pending;
+        if options.balancing_debit && room <= spent {
+            return Err(Code::InsufficientFunds);
+        }
+        if options.balancing_debit {
+            amount = amount.min(room - spent);
+        }
+        let room = taker.debits_posted + Self::maximum(credit).unwrap_or(0);
+        let taken = taker.credits_posted + taker.credits_pending;
+        if options.balancing_credit && room <= taken {
+            return Err(Code::MaximumExceeded);
+        }
+        Ok(if options.balancing_credit { amount.min(room - taken) } else { amount })
+    }
+
+    fn movement(
+        &mut self,
+        debit: u128,
+        credit: u128,
+        amount: u128,
+        options: Options,
+        pending: bool,
+    ) -> Result<u128, Code> {
+        let balancing = options.balancing_debit || options.balancing_credit;
         if debit == credit {
             return Err(Code::SameAccount);
         }
-        if amount == 0 {
+        if amount == 0 && !balancing {
             return Err(Code::ZeroAmount);
         }
         for (account, code) in [(debit, Code::DebitUnknown), (credit, Code::CreditUnknown)] {
@@ -137,20 +194,26 @@ impl Model {
                 return Err(code);
             }
         }
+        let amount = if balancing { self.balanced(debit, credit, amount, options)? } else { amount };
         let giver = self.balances[&debit];
         let unlimited = debit <= 2;
         let spent = giver.debits_posted + giver.debits_pending + amount;
         if !unlimited && spent > giver.credits_posted + Self::limit(debit) {
             return Err(Code::InsufficientFunds);
         }
+        let taker = self.balances[&credit];
+        let taken = taker.credits_posted + taker.credits_pending + amount;
+        if Self::maximum(credit).is_some_and(|most| taken > taker.debits_posted + most) {
+            return Err(Code::MaximumExceeded);
+        }
         let giver = self.balances.get_mut(&debit).unwrap();
         *(if pending { &mut giver.debits_pending } else { &mut giver.debits_posted }) += amount;
         let taker = self.balances.get_mut(&credit).unwrap();
         *(if pending { &mut taker.credits_pending } else { &mut taker.credits_posted }) += amount;
-        Ok(())
+        Ok(amount)
     }
 
-    fn resolve(&mut self, id: u128, state: PendingState, amount: Option<u128>) -> Result<(), Code> {
+    fn resolve(&mut self, by: u128, id: u128, state: PendingState, amount: Option<u128>) -> Result<(), Code> {
         let Some(held) = self.held.get(&id).copied() else {
             let not_pending = self
                 .answers
@@ -175,6 +238,9 @@ impl Model {
         if posting && self.frozen == Some(held.credit) {
             return Err(Code::CreditFrozen);
         }
+        if posting {
+            self.moved.insert(by, (held.debit, held.credit, amount));
+        }
         self.held.get_mut(&id).unwrap().state = state;
         let giver = self.balances.get_mut(&held.debit).unwrap();
         giver.debits_pending -= held.amount;
@@ -194,7 +260,8 @@ fn new_account(id: u128) -> NewAccount {
         3 => Rule::Limit,
         _ => Rule::NoOverdraft,
     };
-    let new = NewAccount { currency: currency.into(), rule: rule.into(), ..NewAccount::default() };
+    let maximum = Model::maximum(id).map(Into::into);
+    let new = NewAccount { currency: currency.into(), rule: rule.into(), maximum, ..NewAccount::default() };
     new.with_id(id).with_limit(Model::limit(id))
 }
 
@@ -229,7 +296,7 @@ fn wish(random: &mut Random, next_id: &mut u128, past: &[Wish]) -> Wish {
         // A retry, or the same id with other content.
         let mut again = again.clone();
         if random.once_in(3) {
-            again.kind = Kind::Void { pending: 1 };
+            (again.kind, again.options) = (Kind::Void { pending: 1 }, Options::default());
         }
         return again;
     }
@@ -255,16 +322,24 @@ fn wish(random: &mut Random, next_id: &mut u128, past: &[Wish]) -> Wish {
         let choice: Vec<u128> = past.iter().rev().take(30).filter(pending).map(|wish| wish.id).collect();
         choice.get(random.below(choice.len().max(1) as u64) as usize).copied().unwrap_or(5)
     };
-    let kind = match random.below(8) {
+    let any_id = |random: &mut Random| {
+        let choice = past.len().saturating_sub(1 + random.below(30) as usize);
+        past.get(choice).map_or(5, |wish| wish.id)
+    };
+    let kind = match random.below(10) {
         0..4 => Kind::Single { debit, credit, amount },
         4 | 5 => Kind::Pending { debit, credit, amount, timeout_ms: random.below(2) * random.below(50) },
         6 => Kind::Post {
             pending: some_id(random),
             amount: Some(random.below(20).into()).filter(|amount| *amount > 0),
         },
-        _ => Kind::Void { pending: some_id(random) },
+        7 => Kind::Void { pending: some_id(random) },
+        _ => Kind::Revert { reverted: any_id(random) },
     };
-    Wish { id, kind, linked: random.once_in(5) }
+    let moves = matches!(kind, Kind::Single { .. } | Kind::Pending { .. });
+    let options =
+        Options { balancing_debit: moves && random.once_in(8), balancing_credit: moves && random.once_in(8) };
+    Wish { id, kind, linked: random.once_in(5), options }
 }
 
 fn run(seed: u64, commands: usize) {
@@ -328,6 +403,10 @@ fn check(world: &World, model: &Model, pasts: &[(Revision, BTreeMap<u128, Balanc
         if let Some(allowance) = stored.record.allowance() {
             let spent = balances.debits_posted + balances.debits_pending;
             assert!(spent <= balances.credits_posted + allowance, "seed {seed}: {id} is overdrawn");
+        }
+        if let Some(maximum) = stored.record.maximum() {
+            let taken = balances.credits_posted + balances.credits_pending;
+            assert!(taken <= balances.debits_posted + maximum, "seed {seed}: {id} holds too much");
         }
         let lines = statement(view, *id, None, Revision(0), usize::MAX - 1).unwrap().items;
         let all: usize = histories(view, *id).iter().map(|(_, history)| history.positions.len()).sum();

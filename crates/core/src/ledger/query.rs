@@ -6,8 +6,10 @@ use super::journal::{self, Entry, JOURNAL, Journal, PART_TRANSFERS};
 use super::past;
 use super::record::{
     self, ACCOUNTS, AccountRecord, Balances, HISTORY, HistoryRecord, IDS, Location, PENDING, PendingRecord,
+    REVERTS,
 };
 use super::reply::{Account, Line, Page, TransferState, TransferView};
+use super::transfer::Kind;
 use crate::codec::Reader;
 use crate::store::{Order, StoreError, View, prefix_end};
 use crate::types::{Progress, Revision, Stamp};
@@ -187,7 +189,16 @@ pub fn transfer(view: View<'_>, id: u128) -> Result<Option<TransferView>, StoreE
         (Code::Ok, None) => TransferState::Done,
         (code, _) => TransferState::Refused(code),
     };
-    Ok(Some(TransferView { entry, state }))
+    let moved = state == TransferState::Done
+        && matches!(entry.transfer().kind, Kind::Single { .. } | Kind::Post { .. });
+    let reverted_by = if moved { reverted_by(view, id)? } else { None };
+    Ok(Some(TransferView { entry, state, reverted_by }))
+}
+
+/// The transfer that reverted the one with this id.
+pub(super) fn reverted_by(view: View<'_>, id: u128) -> Result<Option<u128>, StoreError> {
+    let revert = view.get(&record::id_key(REVERTS, id))?;
+    Ok(revert.map(|revert| record::decode_id(&revert)).transpose()?)
 }
 
 /// An account's balances right after one of its transfers.

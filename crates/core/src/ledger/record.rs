@@ -11,6 +11,7 @@
 //!                   request for several things: 0, 0, and the request's fingerprint, 16 bytes
 //! h id revision     an account's balances after a command, and its transfers in the command. Kept forever.
 //! p id              a pending transfer's state
+//! r id              the id of the transfer that reverted this one
 //! f stream          a stream's newest batch: varint number, varint sequence, see `fence.rs`
 //! x deadline id     nothing: look at this pending transfer at the deadline, see crate::expiry
 //! m                 16 bytes 0xff: to earlier versions, a bound of the recorded UUIDs of version 7
@@ -21,7 +22,7 @@
 //! History, version 1: u8 version, varint stamp, debits posted, credits posted, debits pending, credits
 //! pending, count, then the positions in the journal, each as its distance from the previous one.
 
-use super::command::{NewAccount, Rule, Status};
+use super::command::{Amount, NewAccount, Rule, Status};
 use super::currency::Currency;
 use crate::codec::{self, Malformed, Reader};
 use crate::types::{Revision, Stamp};
@@ -40,6 +41,7 @@ pub(super) const CURRENCIES: u8 = b'u';
 pub(super) const IDS: u8 = b'i';
 pub(super) const HISTORY: u8 = b'h';
 pub(super) const PENDING: u8 = b'p';
+pub(super) const REVERTS: u8 = b'r';
 pub(super) const FENCES: u8 = b'f';
 /// The keyspace of the expiry index, whose subjects are pending transfers' ids.
 pub(super) const EXPIRIES: [u8; 2] = [FACE, b'x'];
@@ -162,6 +164,9 @@ pub struct Changed {
     /// See [`NewAccount::metadata`].
     #[prost(btree_map = "string, string", tag = "5")]
     pub metadata: BTreeMap<String, String>,
+    /// See [`NewAccount::maximum`].
+    #[prost(message, optional, tag = "6")]
+    pub maximum: Option<Amount>,
 }
 
 impl AccountRecord {
@@ -183,6 +188,7 @@ impl AccountRecord {
             limit_high: self.origin.limit_high,
             user_data: self.origin.user_data.clone(),
             metadata: self.origin.metadata.clone(),
+            maximum: self.origin.maximum,
         })
     }
 
@@ -203,6 +209,17 @@ impl AccountRecord {
             Rule::Limit => Some(u128::from(high) << 64 | u128::from(low)),
             Rule::Unlimited => None,
         }
+    }
+
+    /// How much it may hold, in minor units; `None` if there is no bound.
+    pub fn maximum(&self) -> Option<u128> {
+        let maximum = self.changed.as_ref().map_or(self.origin.maximum, |changed| changed.maximum);
+        maximum.map(u128::from)
+    }
+
+    /// As [`Self::maximum`], with a bound that nothing exceeds for none.
+    pub(super) fn ceiling(&self) -> u128 {
+        self.maximum().unwrap_or(u128::MAX)
     }
 }
 

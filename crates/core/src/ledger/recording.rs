@@ -24,8 +24,7 @@ impl Run<'_, '_> {
         if position.is_multiple_of(journal::PART_TRANSFERS) {
             self.parts.push(journal::begin_transfers(self.tx.stamp()));
         }
-        let moves = matches!(transfer.kind, Kind::Single { .. } | Kind::Pending { .. });
-        let resolution = effect.as_ref().map(|effect| &effect.resolution).filter(|_| !moves);
+        let resolution = effect.as_ref().map(|effect| &effect.resolution).filter(|_| transfer.is_resolved());
         let part = self.parts.last_mut().expect("a part was begun");
         journal::append_transfer(part, code, raw, resolution);
         if !matches!(transfer.kind, Kind::Expired { .. }) {
@@ -69,6 +68,7 @@ impl Run<'_, '_> {
         }
         self.write_histories(revision);
         self.write_pendings();
+        self.write_reverts();
         self.replies
     }
 

@@ -108,6 +108,9 @@ pub enum AccountCode {
     /// The balances break the new rule already.
     #[error("the account is further below zero than the new rule allows")]
     BelowLimit,
+    /// The balances break the new maximum already.
+    #[error("the account holds more, with what is pending, than the new maximum allows")]
+    AboveMaximum,
     /// The code exists with another scale.
     #[error("the currency exists with another scale")]
     CurrencyExists,
@@ -140,6 +143,8 @@ pub struct TransferView {
     pub entry: Entry,
     /// Its present state.
     pub state: TransferState,
+    /// The transfer that reverted it.
+    pub reverted_by: Option<u128>,
 }
 
 /// The present state of a transfer.

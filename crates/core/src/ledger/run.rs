@@ -42,6 +42,9 @@ pub(super) struct Run<'m, 's> {
     /// The present group's changes, to undo if one of its transfers is refused.
     pub(super) undo: Vec<(u32, Balances)>,
     pub(super) undo_pendings: Vec<(u128, Option<PendingRecord>)>,
+    /// The transfers reverted, with their reverts.
+    pub(super) reverts: BTreeMap<u128, u128>,
+    pub(super) undo_reverts: Vec<u128>,
     pub(super) replies: Vec<TransferReply>,
     /// The reply of each recorded position.
     pub(super) reply_of: Vec<u32>,
@@ -73,6 +76,8 @@ impl<'m, 's> Run<'m, 's> {
             pendings: BTreeMap::new(),
             undo: Vec::new(),
             undo_pendings: Vec::new(),
+            reverts: BTreeMap::new(),
+            undo_reverts: Vec::new(),
             replies: Vec::with_capacity(count),
             reply_of: Vec::with_capacity(count),
         }

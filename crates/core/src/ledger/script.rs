@@ -2,12 +2,12 @@
 //!
 //! ```text
 //! currency CODE SCALE
-//! account ID CURRENCY [number=N] [limit=N|unlimited] [data=TEXT] [meta=NAME:VALUE]
-//! update ID [status=N] [limit=N|unlimited] [data=TEXT] [since=REVISION]
+//! account ID CURRENCY [number=N] [limit=N|unlimited] [max=N] [data=TEXT] [meta=NAME:VALUE]
+//! update ID [status=N] [limit=N|unlimited] [max=N|none] [data=TEXT] [since=REVISION]
 //! do TRANSFER; TRANSFER; ...     one command; TRANSFER is one of
 //!     single ID DEBIT CREDIT AMOUNT    pending ID DEBIT CREDIT AMOUNT [timeout=MS]
-//!     post ID PENDING [AMOUNT]         void ID PENDING
-//!     each with [linked] [currency=CODE] [code=N] [ref=TEXT]
+//!     post ID PENDING [AMOUNT]         void ID PENDING    revert ID TRANSFER
+//!     each with [linked] [currency=CODE] [code=N] [ref=TEXT] [balancing=debit|credit|both]
 //! fenced STREAM NUMBER AFTER TRANSFER; TRANSFER; ...
 //! keyed KEY FINGERPRINT TRANSFER; TRANSFER; ...   keyed-account KEY FINGERPRINT ID CURRENCY
 //! show ID [at=REVISION]   accounts [after=ID] [limit=N] [at=REVISION]   number NUMBER   transfer ID
@@ -81,7 +81,14 @@ fn run(world: &mut World<'_>, line: &Line<'_>) -> bool {
             world.say(found.map_or("no such number".into(), name));
         }
         "transfer" => match transfer(world.view(), id(words[0])).unwrap() {
-            Some(TransferView { entry, state }) => world.say(format!("{}, {state:?}", entry_text(&entry))),
+            Some(TransferView { entry, state, reverted_by }) => {
+                let by = reverted_by.map_or(String::new(), |by| format!(" by {by}"));
+                world.say(format!(
+                    "{}, {state:?}{}{by}",
+                    entry_text(&entry),
+                    if by.is_empty() { "" } else { ", reverted" }
+                ));
+            }
             None => world.say("no such transfer"),
         },
         "statement" => show_statement(world, line),
@@ -117,6 +124,7 @@ fn create(world: &mut World<'_>, line: &Line<'_>) {
         rule: rule.into(),
         user_data: line.option("data").unwrap_or_default().into(),
         metadata: metadata.map(|(key, value)| (key.into(), value.into())).into_iter().collect(),
+        maximum: line.option("max").map(|most| number::<u128>(most).into()),
         ..NewAccount::default()
     };
     let new = new.with_id(id(line.words[0])).with_limit(limit);
@@ -134,6 +142,10 @@ fn update(world: &mut World<'_>, line: &Line<'_>) {
         let (rule, limit) = rule(Some(limit));
         update.rule = Some(rule.into());
         (update.limit_high, update.limit_low) = ((limit >> 64) as u64, limit as u64);
+    }
+    match line.option("max") {
+        Some("none") => update.no_maximum = true,
+        most => update.maximum = most.map(|most| number::<u128>(most).into()),
     }
     update.user_data = line.option("data").map(Into::into);
     update.unchanged_since = line.option("since").map_or(0, number);
@@ -240,9 +252,15 @@ fn parse_transfer<'a>(line: &Line<'a>) -> Transfer<'a> {
             Kind::Post { pending: id(words[1]), amount: words.get(2).and_then(|amount| amount.parse().ok()) }
         }
         "void" => Kind::Void { pending: id(words[1]) },
+        "revert" => Kind::Revert { reverted: id(words[1]) },
         other => panic!("unknown transfer {other:?}"),
     };
+    let balancing = line.option("balancing").unwrap_or_default();
     Transfer {
+        options: Options {
+            balancing_debit: matches!(balancing, "debit" | "both"),
+            balancing_credit: matches!(balancing, "credit" | "both"),
+        },
         linked: line.has("linked"),
         currency: line.option("currency").map(|code| code.parse().unwrap()),
         code: line.option("code").map_or(0, number),
@@ -268,6 +286,9 @@ fn account_text(record: &AccountRecord) -> String {
     }
     let allowance = record.allowance().map_or("unlimited".into(), |limit| limit.to_string());
     write!(text, " limit {allowance} {:?}", record.status()).unwrap();
+    if let Some(maximum) = record.maximum() {
+        write!(text, " maximum {maximum}").unwrap();
+    }
     let present = record.present();
     if !present.user_data.is_empty() {
         write!(text, " data {:?}", present.user_data).unwrap();
@@ -290,6 +311,7 @@ fn entry_text(entry: &Entry) -> String {
         }
         Kind::Post { pending, .. } => format!("post {pending}"),
         Kind::Void { pending } => format!("void {pending}"),
+        Kind::Revert { reverted } => format!("revert {reverted}"),
         Kind::Expired { pending } => format!("expired {pending}"),
     };
     let moved = entry

@@ -4,11 +4,13 @@
 //!
 //! ```text
 //! u8 wishes (1 = answer with balances, 2 = keyed, 4 = fenced), u16 count, little-endian, then each transfer:
-//!    u8    kind in the low 3 bits (0 single, 1 pending, 2 post, 3 void, 4 expired: in the journal only),
-//!          then flags: 0x08 linked to the next, 0x10 currency, 0x20 timeout, 0x40 code, 0x80 texts
+//!    u8    kind in the low 3 bits (0 single, 1 pending, 2 post, 3 void, 4 expired: in the journal only, 5 revert),
+//!          or 7 if it has options, then flags: 0x08 linked to the next, 0x10 currency, 0x20 timeout, 0x40 code, 0x80 texts
+//!    if it has options: varint, kind in the low 3 bits, then the options, at least one: see options.rs
 //!    u128  id
 //!    single, pending: u128 debit account, u128 credit account, varint amount
 //!    post: u128 id of the pending transfer, varint amount, 0 for all of it;   void, expired: u128 its id
+//!    revert: u128 id of the transfer to revert
 //!    by the flags: 8 bytes currency, varint timeout in ms, varint code, bytes reference, bytes user data
 //! if keyed: u128 key, u128 fingerprint
 //! if fenced: u128 stream, varint number, varint number of the batch before it, see fence.rs
@@ -20,6 +22,7 @@
 use super::command::{TRANSFERS, VERSION};
 use super::currency::Currency;
 use super::fence::Fence;
+use super::options::Options;
 use crate::codec::{self, Malformed, Reader};
 use bytes::Bytes;
 
@@ -33,6 +36,8 @@ const WISH_BALANCES: u8 = 1;
 const KEYED: u8 = 2;
 const FENCED: u8 = 4;
 
+/// The kind of a transfer with options follows with them.
+const WITH_OPTIONS: u8 = 7;
 const LINKED: u8 = 0x08;
 const CURRENCY: u8 = 0x10;
 const TIMEOUT: u8 = 0x20;
@@ -56,6 +61,8 @@ pub struct Transfer<'a> {
     pub reference: &'a str,
     /// Any text.
     pub user_data: &'a str,
+    /// How else it is done.
+    pub options: Options,
 }
 
 /// What a transfer does. Amounts are in minor units.
@@ -71,6 +78,8 @@ pub enum Kind {
     Post { pending: u128, amount: Option<u128> },
     /// Releases the amount that a pending transfer reserved.
     Void { pending: u128 },
+    /// Moves back what a single transfer or a post has moved. Once for each.
+    Revert { reverted: u128 },
     /// The expiry of a pending transfer. In the journal only: nobody can ask for it.
     Expired { pending: u128 },
 }
@@ -78,7 +87,13 @@ pub enum Kind {
 impl<'a> Transfer<'a> {
     /// A transfer without options.
     pub fn new(id: u128, kind: Kind) -> Self {
-        Self { id, kind, linked: false, currency: None, code: 0, reference: "", user_data: "" }
+        let options = Options::default();
+        Self { id, kind, linked: false, currency: None, code: 0, reference: "", user_data: "", options }
+    }
+
+    /// Whether accounts and amount cannot be told from the transfer alone: the journal says what it moved.
+    pub(super) fn is_resolved(&self) -> bool {
+        !matches!(self.kind, Kind::Single { .. } | Kind::Pending { .. }) || self.options.is_balancing()
     }
 
     /// Whether `other` asks for the same. Without a currency the accounts' own is meant.
@@ -94,16 +109,22 @@ impl<'a> Transfer<'a> {
             Kind::Post { .. } => (2, 0),
             Kind::Void { .. } => (3, 0),
             Kind::Expired { .. } => (4, 0),
+            Kind::Revert { .. } => (5, 0),
         };
+        let options = self.options.bits();
         let flag = |wanted: bool, flag: u8| if wanted { flag } else { 0 };
         let texts = !self.reference.is_empty() || !self.user_data.is_empty();
         out.push(
-            tag | flag(self.linked, LINKED)
+            (if options > 0 { WITH_OPTIONS } else { tag })
+                | flag(self.linked, LINKED)
                 | flag(self.currency.is_some(), CURRENCY)
                 | flag(timeout_ms > 0, TIMEOUT)
                 | flag(self.code > 0, CODE)
                 | flag(texts, TEXTS),
         );
+        if options > 0 {
+            codec::put_varint(out, options | u64::from(tag));
+        }
         out.extend_from_slice(&self.id.to_be_bytes());
         match self.kind {
             Kind::Single { debit, credit, amount } | Kind::Pending { debit, credit, amount, .. } => {
@@ -115,9 +136,9 @@ impl<'a> Transfer<'a> {
                 out.extend_from_slice(&pending.to_be_bytes());
                 codec::put_varint_u128(out, amount.unwrap_or(0));
             }
-            Kind::Void { pending } | Kind::Expired { pending } => {
-                out.extend_from_slice(&pending.to_be_bytes())
-            }
+            Kind::Void { pending: other }
+            | Kind::Expired { pending: other }
+            | Kind::Revert { reverted: other } => out.extend_from_slice(&other.to_be_bytes()),
         }
         if let Some(currency) = self.currency {
             out.extend_from_slice(&currency.to_bytes());
@@ -136,8 +157,12 @@ impl<'a> Transfer<'a> {
 
     pub(super) fn decode_from(from: &mut Reader<&'a [u8]>) -> Result<Self, Malformed> {
         let head = from.byte()?;
+        let (tag, options) = match head & 0x07 {
+            WITH_OPTIONS => Options::decode_from(from)?,
+            tag => (tag, Options::default()),
+        };
         let id = from.u128()?;
-        let mut kind = match head & 0x07 {
+        let mut kind = match tag {
             0 => Kind::Single { debit: from.u128()?, credit: from.u128()?, amount: from.varint_u128()? },
             1 => Kind::Pending {
                 debit: from.u128()?,
@@ -151,8 +176,12 @@ impl<'a> Transfer<'a> {
             },
             3 => Kind::Void { pending: from.u128()? },
             4 => Kind::Expired { pending: from.u128()? },
+            5 => Kind::Revert { reverted: from.u128()? },
             _ => return Err(from.malformed()),
         };
+        if options.is_balancing() && !matches!(kind, Kind::Single { .. } | Kind::Pending { .. }) {
+            return Err(from.malformed());
+        }
         let currency = if head & CURRENCY != 0 {
             Some(Currency::from_bytes(from.array()?).ok_or_else(|| from.malformed())?)
         } else {
@@ -169,7 +198,7 @@ impl<'a> Transfer<'a> {
             user_data = from.text()?;
         }
         let code = u32::try_from(code).map_err(|_| from.malformed())?;
-        Ok(Self { id, kind, linked: head & LINKED != 0, currency, code, reference, user_data })
+        Ok(Self { id, kind, linked: head & LINKED != 0, currency, code, reference, user_data, options })
     }
 }
 
@@ -362,6 +391,44 @@ mod tests {
             assert!(decode(&golden[..length]).is_err(), "cut at {length}");
         }
         assert!(decode(&[&golden[..], b"more"].concat()).is_err());
+    }
+
+    #[test]
+    fn layout_of_options_and_reverts_is_pinned() {
+        let mut transfers = Transfers::new(false);
+        let options = Options { balancing_credit: true, ..Options::default() };
+        let single = Kind::Single { debit: 2, credit: 3, amount: 0 };
+        let both = Options { balancing_debit: true, ..options };
+        let pending = Kind::Pending { debit: 2, credit: 3, amount: 9, timeout_ms: 0 };
+        let revert = Kind::Revert { reverted: 1 };
+        let wanted = [
+            Transfer { options, linked: true, ..Transfer::new(1, single) },
+            Transfer { options: both, ..Transfer::new(4, pending) },
+            Transfer::new(5, revert),
+        ];
+        wanted.iter().for_each(|transfer| transfers.push(transfer));
+        let id = |n: u8| [&[0; 15][..], &[n]].concat();
+        let golden = [
+            &[1, 1, 0, 3, 0, 0x0f, 0x10][..],
+            &[id(1), id(2), id(3)].concat(),
+            &[0, 0x07, 0x19],
+            &[id(4), id(2), id(3)].concat(),
+            &[9, 5],
+            &[id(5), id(1)].concat(),
+        ]
+        .concat();
+        assert_eq!(&transfers.into_command().bytes[..], &golden[..]);
+        let decoded = decode(&golden).unwrap().members;
+        assert_eq!(decoded.iter().map(|(transfer, _)| *transfer).collect::<Vec<_>>(), wanted);
+        for length in 0..golden.len() {
+            assert!(decode(&golden[..length]).is_err(), "cut at {length}");
+        }
+        // No options, unknown ones, and ones that this kind of transfer cannot have.
+        for options in [0x00, 0x78, 0x12] {
+            let mut other = golden.clone();
+            other[6] = options;
+            assert!(decode(&other).is_err(), "{options:#x}");
+        }
     }
 
     #[test]

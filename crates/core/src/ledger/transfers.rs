@@ -7,20 +7,20 @@
 //! **Invariant: All or none.** Either every transfer of a linked group takes effect or none does: the effects
 //! of a group are undone before its refusal is recorded.
 
+use super::balancing;
 use super::code::Code;
 use super::command::Status;
 use super::currency::Currency;
 use super::hot::NO_LINK;
 use super::journal::{Entry, Resolution};
-use super::query;
 use super::record::{self, Balances, PENDING, PendingRecord, PendingState};
 use super::reply::Detail;
-use super::run::{Effect, Known, Member, Run};
+use super::run::{Effect, Member, Run};
 use super::transfer::{Kind, Transfer};
 use crate::store::StoreError;
 use crate::types::Revision;
 
-type Verdict = Result<Effect, Code>;
+pub(super) type Verdict = Result<Effect, Code>;
 
 impl Run<'_, '_> {
     /// Judges a linked group, or a single transfer, and records the result.
@@ -30,6 +30,7 @@ impl Run<'_, '_> {
         }
         self.undo.clear();
         self.undo_pendings.clear();
+        self.undo_reverts.clear();
         let mut effects = Vec::with_capacity(members.len());
         for (place, (transfer, _)) in members.iter().enumerate() {
             match self.attempt(transfer)? {
@@ -68,7 +69,7 @@ impl Run<'_, '_> {
             Kind::Single { debit, credit, amount } => self.movement(transfer, debit, credit, amount, false),
             Kind::Pending { debit, credit, amount, timeout_ms } => {
                 let verdict = self.movement(transfer, debit, credit, amount, true)?;
-                if verdict.is_ok() {
+                if let Ok(Effect { resolution: Resolution { amount, .. }, .. }) = verdict {
                     let stamp = self.tx.stamp().0;
                     let deadline = if timeout_ms == 0 { 0 } else { stamp.saturating_add(timeout_ms) };
                     let state = PendingState::Open;
@@ -79,11 +80,13 @@ impl Run<'_, '_> {
             }
             Kind::Post { pending, amount } => self.resolve(transfer, pending, PendingState::Posted, amount),
             Kind::Void { pending } => self.resolve(transfer, pending, PendingState::Voided, None),
+            Kind::Revert { reverted } => self.revert(transfer, reverted),
             Kind::Expired { pending } => self.resolve(transfer, pending, PendingState::Expired, None),
         }
     }
 
-    fn movement(
+    /// Judges the movement of an amount, at once or when it is posted.
+    pub(super) fn movement(
         &mut self,
         transfer: &Transfer<'_>,
         debit: u128,
@@ -94,7 +97,8 @@ impl Run<'_, '_> {
         if debit == credit {
             return Ok(Err(Code::SameAccount));
         }
-        if amount == 0 {
+        let options = transfer.options;
+        if amount == 0 && !options.is_balancing() {
             return Ok(Err(Code::ZeroAmount));
         }
         let Some(from) = self.account(debit)? else { return Ok(Err(Code::DebitUnknown)) };
@@ -102,6 +106,14 @@ impl Run<'_, '_> {
         if let Err(code) = self.check_open(from, to, transfer.currency) {
             return Ok(Err(code));
         }
+        let amount = if options.is_balancing() {
+            match balancing::amount(options, amount, self.hot.get(from), self.hot.get(to)) {
+                Ok(amount) => amount,
+                Err(code) => return Ok(Err(code)),
+            }
+        } else {
+            amount
+        };
         let (mut giver, mut taker) = (self.hot.get(from).balances, self.hot.get(to).balances);
         let (debits, credits) = if pending {
             (&mut giver.debits_pending, &mut taker.credits_pending)
@@ -117,16 +129,21 @@ impl Run<'_, '_> {
         let Some(spent) = giver.debits_posted.checked_add(giver.debits_pending) else {
             return Ok(Err(Code::Overflow));
         };
-        if taker.credits_posted.checked_add(taker.credits_pending).is_none() {
+        let Some(taken) = taker.credits_posted.checked_add(taker.credits_pending) else {
             return Ok(Err(Code::Overflow));
-        }
+        };
         if let Some(allowance) = self.hot.get(from).allowance
             && spent > giver.credits_posted.saturating_add(allowance)
         {
             return Ok(Err(Code::InsufficientFunds));
         }
+        if taken > taker.debits_posted.saturating_add(self.hot.get(to).ceiling) {
+            return Ok(Err(Code::MaximumExceeded));
+        }
         let resolution = Resolution { debit, credit, amount, pending_amount: 0 };
-        Ok(Ok(self.effect(from, to, giver, taker, resolution)))
+        // Who asks for a balancing transfer does not know what it moves.
+        let wanted = self.details || options.is_balancing();
+        Ok(Ok(self.effect(from, to, giver, taker, resolution, wanted)))
     }
 
     fn check_open(&self, from: u32, to: u32, currency: Option<Currency>) -> Result<(), Code> {
@@ -188,15 +205,11 @@ impl Run<'_, '_> {
         let ended = self.tx.next_revision();
         self.set_pending(id, PendingRecord { state, ended, ..pending });
         let resolution = Resolution { debit, credit, amount, pending_amount };
-        Ok(Ok(self.effect(from, to, giver, taker, resolution)))
+        Ok(Ok(self.effect(from, to, giver, taker, resolution, self.details)))
     }
 
     fn not_pending(&mut self, id: u128) -> Result<Code, StoreError> {
-        let entry = match self.known(id)? {
-            Some(Known::Here(position)) => Some(self.entry_here(position)?),
-            Some(Known::Stored(revision, position)) => query::entry_at(self.tx.view(), revision, position)?,
-            Some(Known::Key) | None => None,
-        };
+        let entry = self.entry_of(id)?;
         let refused = |entry: &Entry| matches!(entry.transfer().kind, Kind::Pending { .. });
         Ok(if entry.as_ref().is_none_or(refused) { Code::PendingUnknown } else { Code::NotPending })
     }
@@ -214,7 +227,7 @@ impl Run<'_, '_> {
         self.undo_pendings.push((id, before));
     }
 
-    /// Sets the new balances, so that the next transfer sees them.
+    /// Sets the new balances, so that the next transfer sees them; they are told too, if `wanted`.
     fn effect(
         &mut self,
         from: u32,
@@ -222,6 +235,7 @@ impl Run<'_, '_> {
         giver: Balances,
         taker: Balances,
         resolution: Resolution,
+        wanted: bool,
     ) -> Effect {
         for (place, balances) in [(from, giver), (to, taker)] {
             let (now, slot) = (self.now, self.hot.get_mut(place));
@@ -236,9 +250,8 @@ impl Run<'_, '_> {
         }
         let slot = self.hot.get(from);
         let (currency, scale) = (slot.currency, slot.scale);
-        let detail = self
-            .details
-            .then(|| Box::new(Detail { resolution, currency, scale, debit: giver, credit: taker }));
+        let detail =
+            wanted.then(|| Box::new(Detail { resolution, currency, scale, debit: giver, credit: taker }));
         Effect { debit: from, credit: to, resolution, detail }
     }
 
@@ -251,6 +264,9 @@ impl Run<'_, '_> {
                 Some(record) => self.pendings.insert(id, record),
                 None => self.pendings.remove(&id),
             };
+        }
+        for reverted in self.undo_reverts.drain(..) {
+            self.reverts.remove(&reverted);
         }
     }
 }

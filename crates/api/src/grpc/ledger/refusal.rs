@@ -11,7 +11,10 @@ impl From<AccountCode> for Error {
             AccountCode::IdConflict | AccountCode::NumberTaken | AccountCode::CurrencyExists => {
                 Kind::AlreadyExists
             }
-            AccountCode::Closed | AccountCode::NotEmpty | AccountCode::BelowLimit => Kind::FailedPrecondition,
+            AccountCode::Closed
+            | AccountCode::NotEmpty
+            | AccountCode::BelowLimit
+            | AccountCode::AboveMaximum => Kind::FailedPrecondition,
             AccountCode::Changed => Kind::Aborted,
             _ => Kind::InvalidArgument,
         };

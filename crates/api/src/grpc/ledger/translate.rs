@@ -5,8 +5,8 @@ use crate::error::Error;
 use crate::ledger::{Applied, TIMEOUT_MS_MAX, check_texts};
 use bytes::Bytes;
 use quoin_core::ledger::{
-    self, AccountRecord, Balances, Code, Entry, Journal, Kind, NewAccount, NewCurrency, PendingState,
-    REFERENCE_BYTES_MAX, Rule, Status as AccountStatus, TRANSFERS_MAX, Transfer, TransferReply,
+    self, AccountRecord, Amount, Balances, Code, Entry, Journal, Kind, NewAccount, NewCurrency, Options,
+    PendingState, REFERENCE_BYTES_MAX, Rule, Status as AccountStatus, TRANSFERS_MAX, Transfer, TransferReply,
     TransferState, Transfers, UpdateAccount,
 };
 use quoin_core::{Revision, Stamp};
@@ -82,6 +82,7 @@ fn transfer(wanted: &pb::Transfer) -> Result<Transfer<'_>, Problem> {
             amount: Some(amount).filter(|amount| *amount > 0),
         },
         Ok(pb::Kind::Void) => Kind::Void { pending: id(&wanted.pending_id, "pending_id")? },
+        Ok(pb::Kind::Revert) => Kind::Revert { reverted: id(&wanted.reverted_id, "reverted_id")? },
         Ok(pb::Kind::Expired) | Err(_) => {
             return Err(("kind", format!("{} is not a kind of transfer to create", wanted.kind)));
         }
@@ -99,17 +100,29 @@ fn transfer(wanted: &pb::Transfer) -> Result<Transfer<'_>, Problem> {
         code: wanted.code,
         reference: &wanted.reference,
         user_data: &wanted.user_data,
+        options: Options {
+            balancing_debit: wanted.balancing_debit,
+            balancing_credit: wanted.balancing_credit,
+        },
     })
 }
 
 /// Refuses fields that the kind of transfer does not have, and texts that are too long.
 fn check_fields(wanted: &pb::Transfer, kind: &Kind) -> Result<(), Problem> {
     let moves = matches!(kind, Kind::Single { .. } | Kind::Pending { .. });
+    let (ends, reverts) =
+        (matches!(kind, Kind::Post { .. } | Kind::Void { .. }), matches!(kind, Kind::Revert { .. }));
     let foreign = [
         ("debit_account", !moves && !wanted.debit_account.is_empty()),
         ("credit_account", !moves && !wanted.credit_account.is_empty()),
-        ("pending_id", moves && !wanted.pending_id.is_empty()),
-        ("amount", matches!(kind, Kind::Void { .. }) && (wanted.amount, wanted.amount_high) != (0, 0)),
+        ("pending_id", !ends && !wanted.pending_id.is_empty()),
+        ("reverted_id", !reverts && !wanted.reverted_id.is_empty()),
+        ("balancing_debit", !moves && wanted.balancing_debit),
+        ("balancing_credit", !moves && wanted.balancing_credit),
+        (
+            "amount",
+            !moves && !matches!(kind, Kind::Post { .. }) && (wanted.amount, wanted.amount_high) != (0, 0),
+        ),
         ("timeout_ms", !matches!(kind, Kind::Pending { .. }) && wanted.timeout_ms > 0),
     ];
     if let Some((field, _)) = foreign.iter().find(|(_, given)| *given) {
@@ -138,6 +151,7 @@ pub(super) fn transfers_response(tag: u64, applied: Applied) -> pb::CreateTransf
 
 fn transfer_result(reply: TransferReply, newest: Revision, now: Stamp) -> pb::TransferResult {
     let TransferReply { code, duplicate, revision, position, stamp, detail } = reply;
+    let (moved, moved_high) = halves(detail.as_ref().map_or(0, |detail| detail.resolution.amount));
     let usual = revision == newest && stamp == now;
     pb::TransferResult {
         code: code_of(code),
@@ -147,6 +161,8 @@ fn transfer_result(reply: TransferReply, newest: Revision, now: Stamp) -> pb::Tr
         position,
         debit_balances: detail.as_ref().map(|detail| balances(&detail.debit)),
         credit_balances: detail.as_ref().map(|detail| balances(&detail.credit)),
+        moved,
+        moved_high,
     }
 }
 
@@ -186,10 +202,15 @@ pub(super) fn new_account(wanted: pb::Account, place: usize) -> Result<NewAccoun
             .map_err(|problem| invalid(field("rule"), problem))?,
         user_data: wanted.user_data,
         metadata: wanted.metadata.into_iter().collect(),
+        maximum: wanted.maximum.map(maximum),
         ..NewAccount::default()
     };
     check_texts(&new.user_data, &new.metadata).map_err(|(name, problem)| invalid(field(name), problem))?;
     Ok(new.with_id(id(&wanted.id, field("id"))?).with_limit(number(wanted.limit, wanted.limit_high)))
+}
+
+fn maximum(wanted: pb::Amount) -> Amount {
+    Amount { low: wanted.amount, high: wanted.amount_high }
 }
 
 fn rule(rule: i32, low: u64, high: u64) -> Result<i32, String> {
@@ -219,6 +240,9 @@ pub(super) fn update(request: pb::UpdateAccountRequest) -> Result<UpdateAccount,
     if !metadata.is_empty() && !request.replace_metadata {
         return Err(invalid("metadata", "it replaces all metadata; set replace_metadata"));
     }
+    if request.maximum.is_some() && request.no_maximum {
+        return Err(invalid("no_maximum", "set a maximum or take it away, not both"));
+    }
     check_texts(request.user_data.as_deref().unwrap_or_default(), &metadata)
         .map_err(|(field, problem)| invalid(field, problem))?;
     Ok(UpdateAccount {
@@ -230,6 +254,8 @@ pub(super) fn update(request: pb::UpdateAccountRequest) -> Result<UpdateAccount,
         metadata,
         replace_metadata: request.replace_metadata,
         unchanged_since: request.unchanged_since,
+        maximum: request.maximum.map(maximum),
+        no_maximum: request.no_maximum,
         ..UpdateAccount::of(id)
     })
 }
@@ -257,6 +283,7 @@ pub(super) fn account_record(record: &AccountRecord) -> pb::Account {
         created_revision: record.created_revision,
         changed_revision: record.changed_revision,
         balance_revision: 0,
+        maximum: present.maximum.map(|Amount { low, high }| pb::Amount { amount: low, amount_high: high }),
     }
 }
 
@@ -277,6 +304,8 @@ fn asked(transfer: &Transfer<'_>) -> pb::Transfer {
         code: transfer.code,
         reference: transfer.reference.to_owned(),
         user_data: transfer.user_data.to_owned(),
+        balancing_debit: transfer.options.balancing_debit,
+        balancing_credit: transfer.options.balancing_credit,
         ..pb::Transfer::default()
     };
     match transfer.kind {
@@ -298,6 +327,10 @@ fn asked(transfer: &Transfer<'_>) -> pb::Transfer {
         Kind::Void { pending } => {
             out.kind = pb::Kind::Void.into();
             out.pending_id = id_bytes(pending);
+        }
+        Kind::Revert { reverted } => {
+            out.kind = pb::Kind::Revert.into();
+            out.reverted_id = id_bytes(reverted);
         }
         Kind::Expired { pending } => {
             out.kind = pb::Kind::Expired.into();
@@ -330,6 +363,7 @@ pub(super) fn found(view: ledger::TransferView, newest: Revision) -> pb::GetTran
     let mut out = pb::GetTransferResponse {
         transfer: Some(recorded(&view.entry)),
         revision: newest.0,
+        reverted_by: view.reverted_by.map(id_bytes).unwrap_or_default(),
         ..pb::GetTransferResponse::default()
     };
     if let TransferState::Pending(state, deadline, ended) = view.state {

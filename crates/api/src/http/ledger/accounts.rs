@@ -89,6 +89,8 @@ async fn new_account(
     let scale = desk.known_scale(currency, &field("currency")).await?;
     let limit = wanted.limit.as_deref().map(|limit| ids::limit(limit, scale, &field("limit"))).transpose()?;
     let rule = rule(wanted.rule, limit, prefix)?.unwrap_or(ledger::Rule::NoOverdraft);
+    let maximum = wanted.maximum_balance.as_deref();
+    let maximum = maximum.map(|most| ids::limit(most, scale, &field("maximum_balance"))).transpose()?;
     check_texts(&wanted.user_data, &wanted.metadata)
         .map_err(|(name, problem)| Problem::field(field(name), problem))?;
     let new = ledger::NewAccount {
@@ -97,6 +99,7 @@ async fn new_account(
         rule: rule.into(),
         user_data: wanted.user_data,
         metadata: wanted.metadata,
+        maximum: maximum.map(Into::into),
         ..ledger::NewAccount::default()
     };
     Ok(new.with_id(id).with_limit(limit.unwrap_or(0)))
@@ -193,6 +196,9 @@ pub(super) async fn patch(
     let limit =
         patch.limit.as_deref().map(|limit| ids::limit(limit, known.record.scale, "limit")).transpose()?;
     let rule = rule(patch.rule, limit, "")?;
+    let no_maximum = patch.maximum_balance.as_deref() == Some("none");
+    let maximum = patch.maximum_balance.as_deref().filter(|_| !no_maximum);
+    let maximum = maximum.map(|most| ids::limit(most, known.record.scale, "maximum_balance")).transpose()?;
     let none = Default::default();
     check_texts(patch.user_data.as_deref().unwrap_or_default(), patch.metadata.as_ref().unwrap_or(&none))
         .map_err(|(field, problem)| Problem::field(field, problem))?;
@@ -211,6 +217,8 @@ pub(super) async fn patch(
         replace_metadata: patch.metadata.is_some(),
         metadata: patch.metadata.unwrap_or_default(),
         unchanged_since: patch.unchanged_since.unwrap_or(0),
+        maximum: maximum.map(Into::into),
+        no_maximum,
         ..ledger::UpdateAccount::of(id)
     };
     let (account, _) = desk.book.update_account(update).await??;

@@ -11,6 +11,8 @@ mod model;
 mod refusal;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_more;
 mod transfers;
 mod units;
 
@@ -36,6 +38,7 @@ pub(super) fn routes(book: Book, life: Life) -> Router {
         .route("/v1/transfers/{id}", get(transfers::get))
         .route("/v1/transfers/{id}/post", post(transfers::post))
         .route("/v1/transfers/{id}/void", post(transfers::void))
+        .route("/v1/transfers/{id}/revert", post(transfers::revert))
         .route("/v1/deposits", post(transfers::deposit))
         .route("/v1/withdrawals", post(transfers::withdraw))
         .route("/v1/events", get(events::follow))
@@ -59,6 +62,7 @@ pub(super) fn routes(book: Book, life: Life) -> Router {
     transfers::list,
     transfers::post,
     transfers::void,
+    transfers::revert,
     transfers::deposit,
     transfers::withdraw,
     events::follow

@@ -6,8 +6,8 @@
 use crate::http::lists;
 use crate::http::time;
 use quoin_core::ledger::{
-    self, ACCOUNTS_MAX, AccountRecord, Code, Currency, Entry, Kind, PendingState, Resolution, TRANSFERS_MAX,
-    TransferState, format_amount, format_signed,
+    self, ACCOUNTS_MAX, AccountRecord, Code, Currency, Entry, Kind, Options, PendingState, Resolution,
+    TRANSFERS_MAX, TransferState, TransferView, format_amount, format_signed,
 };
 use quoin_core::{Revision, Stamp};
 use serde::{Deserialize, Serialize};
@@ -59,6 +59,10 @@ pub(crate) struct NewAccount {
     /// How far it may go below zero, as a decimal string.
     #[schema(example = "500.00")]
     pub(super) limit: Option<String>,
+    /// How much it may hold at most, with what pending transfers may add, as a decimal string; by default without bound.
+    /// With 0 its credits never exceed its debits.
+    #[schema(example = "10000.00")]
+    pub(super) maximum_balance: Option<String>,
     /// Free text, up to 256 bytes.
     #[serde(default)]
     pub(super) user_data: String,
@@ -75,6 +79,8 @@ pub(crate) struct AccountPatch {
     pub(super) rule: Option<Rule>,
     /// As in a new account; implies the rule `limit`.
     pub(super) limit: Option<String>,
+    /// As in a new account; `none` takes it away.
+    pub(super) maximum_balance: Option<String>,
     pub(super) user_data: Option<String>,
     /// Replaces all metadata.
     #[serde(default, deserialize_with = "lists::optional_texts")]
@@ -125,6 +131,9 @@ pub(crate) struct Account {
     /// If the rule is `limit`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) limit: Option<String>,
+    /// If there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) maximum_balance: Option<String>,
     pub(super) user_data: String,
     pub(super) metadata: BTreeMap<String, String>,
     /// When it was created (RFC 3339).
@@ -163,6 +172,7 @@ impl Account {
             status,
             rule,
             limit: limit.map(|limit| format_amount(limit, record.scale)),
+            maximum_balance: record.maximum().map(|most| format_amount(most, record.scale)),
             user_data: present.user_data,
             metadata: present.metadata,
             created: time::format(record.created_ms),
@@ -235,10 +245,43 @@ pub(crate) enum TransferKind {
     Post,
     /// Releases the amount that a pending transfer reserves.
     Void,
+    /// Moves back what a single transfer or a post has moved.
+    Revert,
 }
 
-/// A transfer to create. `single` and `pending` need both accounts, amount and currency; `post` and `void`
-/// need the pending transfer, and `post` may have an amount with its currency.
+/// The side, or sides, whose account bounds what a balancing transfer moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Balancing {
+    /// The debit account gives no more than it may.
+    Debit,
+    /// The credit account takes no more than it may.
+    Credit,
+    /// Both.
+    Both,
+}
+
+impl Balancing {
+    pub(super) fn options(wanted: Option<Self>) -> Options {
+        Options {
+            balancing_debit: matches!(wanted, Some(Self::Debit | Self::Both)),
+            balancing_credit: matches!(wanted, Some(Self::Credit | Self::Both)),
+        }
+    }
+
+    fn of(options: Options) -> Option<Self> {
+        match (options.balancing_debit, options.balancing_credit) {
+            (true, false) => Some(Self::Debit),
+            (false, true) => Some(Self::Credit),
+            (true, true) => Some(Self::Both),
+            (false, false) => None,
+        }
+    }
+}
+
+/// A transfer to create. `single` and `pending` need both accounts, currency and, unless they are balancing, amount;
+/// `post` and `void` need the pending transfer, and `post` may have an amount with its currency; `revert` needs the
+/// transfer to revert.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct NewTransfer {
@@ -252,7 +295,7 @@ pub(crate) struct NewTransfer {
     pub(super) debit_account: Option<String>,
     /// The account to credit: its id or number.
     pub(super) credit_account: Option<String>,
-    /// A decimal string, above zero.
+    /// A decimal string, above zero. Of a balancing transfer the most to move; then it may be absent.
     #[schema(example = "12.50", pattern = "^[0-9]+(\\.[0-9]+)?$")]
     pub(super) amount: Option<String>,
     #[schema(example = "EUR", pattern = "^[A-Z0-9]{3,8}$")]
@@ -260,6 +303,12 @@ pub(crate) struct NewTransfer {
     /// Only with `post` and `void`.
     #[schema(format = "uuid")]
     pub(super) pending_id: Option<String>,
+    /// Only with `revert`: the transfer to revert.
+    #[schema(format = "uuid")]
+    pub(super) reverted_id: Option<String>,
+    /// Only with `single` and `pending`: moves no more than this side allows, `debit` by the debit account's rule, `credit` by
+    /// the credit account's maximum. An account without a bound is brought to zero, and not past it.
+    pub(super) balancing: Option<Balancing>,
     /// Only with `pending`: it expires after this many milliseconds.
     pub(super) timeout_ms: Option<u64>,
     /// In a batch: all or none, together with the next transfer.
@@ -316,6 +365,21 @@ pub(crate) struct Ending {
     pub(super) user_data: String,
 }
 
+/// What to note with a revert.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Reverting {
+    /// As in a transfer.
+    #[schema(format = "uuid")]
+    pub(super) id: Option<String>,
+    /// Its purpose, as a number of your choice.
+    pub(super) code: u32,
+    /// Its purpose, up to 256 bytes.
+    pub(super) reference: String,
+    /// Free text, up to 256 bytes.
+    pub(super) user_data: String,
+}
+
 /// The state of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
@@ -339,7 +403,7 @@ pub(crate) enum TransferStatus {
 pub(crate) struct Transfer {
     #[schema(format = "uuid")]
     pub(super) id: String,
-    /// single, pending, post, void; in events and statements also expired.
+    /// single, pending, post, void, revert; in events and statements also expired.
     pub(super) kind: &'static str,
     pub(super) status: TransferStatus,
     /// Why it was refused, as a stable word.
@@ -359,6 +423,14 @@ pub(crate) struct Transfer {
     pub(super) currency: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) pending_id: Option<String>,
+    /// Of a revert: the transfer that it reverts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) reverted_id: Option<String>,
+    /// The transfer that reverted it. Only in the answer to `GET /v1/transfers/{id}`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) reverted_by: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) balancing: Option<Balancing>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) timeout_ms: Option<u64>,
     /// When a pending transfer expires or expired.
@@ -401,7 +473,7 @@ impl Transfer {
         let Known { transfer, code, effect, unit, .. } = known;
         let amount = |units: u128| unit.map(|(_, scale)| format_amount(units, scale));
         let (mut debit, mut credit) = (None, None);
-        let (mut asked, mut pending_id, mut timeout_ms) = (None, None, None);
+        let (mut asked, mut pending_id, mut reverted_id, mut timeout_ms) = (None, None, None, None);
         let kind = match transfer.kind {
             Kind::Single { debit: from, credit: to, amount } => {
                 (debit, credit, asked) = (Some(from), Some(to), Some(amount));
@@ -420,6 +492,10 @@ impl Transfer {
                 pending_id = Some(pending);
                 "void"
             }
+            Kind::Revert { reverted } => {
+                reverted_id = Some(reverted);
+                "revert"
+            }
             Kind::Expired { pending } => {
                 pending_id = Some(pending);
                 "expired"
@@ -429,6 +505,8 @@ impl Transfer {
             (debit, credit) = (Some(effect.debit), Some(effect.credit));
             asked = Some(effect.amount);
         }
+        // A balancing transfer without a bound that was refused.
+        let asked = asked.filter(|amount| *amount > 0 || !transfer.options.is_balancing());
         let released = effect.map_or(0, |effect| effect.pending_amount);
         let status = match code {
             Code::Ok if kind == "pending" => TransferStatus::Pending,
@@ -446,6 +524,9 @@ impl Transfer {
             released: Some(released).filter(|released| *released > 0).and_then(amount),
             currency: unit.map(|(currency, _)| currency.to_string()),
             pending_id: pending_id.map(shown),
+            reverted_id: reverted_id.map(shown),
+            reverted_by: None,
+            balancing: Balancing::of(transfer.options),
             timeout_ms,
             expires: None,
             linked: transfer.linked,
@@ -466,7 +547,13 @@ impl Transfer {
         Self::of(&Known { transfer: &transfer, code, revision, position, stamp, effect, unit })
     }
 
-    pub(super) fn with_state(mut self, state: TransferState) -> Self {
+    pub(super) fn of_view(view: &TransferView, unit: Option<(Currency, u32)>) -> Self {
+        let mut transfer = Self::of_entry(&view.entry, unit).with_state(view.state);
+        transfer.reverted_by = view.reverted_by.map(shown);
+        transfer
+    }
+
+    fn with_state(mut self, state: TransferState) -> Self {
         if let TransferState::Pending(state, deadline, _) = state {
             self.status = match state {
                 PendingState::Open => TransferStatus::Pending,

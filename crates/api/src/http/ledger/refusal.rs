@@ -36,6 +36,9 @@ impl From<AccountCode> for Problem {
             AccountCode::Closed => (StatusCode::UNPROCESSABLE_ENTITY, "account_closed", None),
             AccountCode::NotEmpty => (StatusCode::UNPROCESSABLE_ENTITY, "not_empty", Some("status")),
             AccountCode::BelowLimit => (StatusCode::UNPROCESSABLE_ENTITY, "below_limit", Some("limit")),
+            AccountCode::AboveMaximum => {
+                (StatusCode::UNPROCESSABLE_ENTITY, "above_maximum", Some("maximum_balance"))
+            }
             AccountCode::CurrencyUnknown => {
                 (StatusCode::UNPROCESSABLE_ENTITY, "currency_unknown", Some("currency"))
             }

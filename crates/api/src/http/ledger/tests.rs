@@ -14,14 +14,20 @@ use quoin_core::ledger::{ACCOUNTS_MAX, TRANSFERS_MAX};
 use serde_json::{Value, json};
 use tower_service::Service;
 
-const ALICE: &str = "0190b5e2-7f2c-7c1e-9d1a-000000000001";
-const BOB: &str = "0190b5e2-7f2c-7c1e-9d1a-000000000002";
+pub(super) const ALICE: &str = "0190b5e2-7f2c-7c1e-9d1a-000000000001";
+pub(super) const BOB: &str = "0190b5e2-7f2c-7c1e-9d1a-000000000002";
 
 /// A node's pages.
-struct Pages(Router);
+pub(super) struct Pages(Router);
 
 impl Pages {
-    async fn ask(&mut self, method: &str, path: &str, key: Option<&str>, body: &Value) -> (u16, Value) {
+    pub(super) async fn ask(
+        &mut self,
+        method: &str,
+        path: &str,
+        key: Option<&str>,
+        body: &Value,
+    ) -> (u16, Value) {
         let mut request =
             Request::builder().method(method).uri(path).header("content-type", "application/json");
         if let Some(key) = key {
@@ -34,7 +40,7 @@ impl Pages {
         (status, serde_json::from_slice(&bytes).unwrap_or(Value::Null))
     }
 
-    async fn post(&mut self, path: &str, key: &str, body: &Value) -> (u16, Value) {
+    pub(super) async fn post(&mut self, path: &str, key: &str, body: &Value) -> (u16, Value) {
         self.ask("POST", path, Some(key), body).await
     }
 
@@ -62,11 +68,11 @@ impl Pages {
         (status, ids(&text))
     }
 
-    async fn get(&mut self, path: &str) -> (u16, Value) {
+    pub(super) async fn get(&mut self, path: &str) -> (u16, Value) {
         self.ask("GET", path, None, &Value::Null).await
     }
 
-    async fn balances(&mut self) -> [String; 2] {
+    pub(super) async fn balances(&mut self) -> [String; 2] {
         let mut balances = Vec::new();
         for account in [ALICE, BOB] {
             let (_, account) = self.get(&format!("/v1/accounts/{account}")).await;
@@ -77,7 +83,7 @@ impl Pages {
 }
 
 /// Runs `test` against a node with two accounts, the first with 1000 EUR.
-fn with_pages(test: impl AsyncFnOnce(Pages)) {
+pub(super) fn with_pages(test: impl AsyncFnOnce(Pages)) {
     alone(|engine| async move {
         let (_running, life) = tokio::sync::watch::channel(false);
         let mut pages =
@@ -92,7 +98,7 @@ fn with_pages(test: impl AsyncFnOnce(Pages)) {
     });
 }
 
-fn single(amount: &str) -> Value {
+pub(super) fn single(amount: &str) -> Value {
     json!({"debit_account": ALICE, "credit_account": BOB, "amount": amount, "currency": "EUR"})
 }
 

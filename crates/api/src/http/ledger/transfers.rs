@@ -6,8 +6,8 @@
 use super::desk::{Desk, page_size, place};
 use super::ids;
 use super::model::{
-    Accepted, AcceptedAll, After, Balance, Ending, Fresh, Known, Movement, NewTransfer, NewTransfers,
-    Transfer, TransferKind, TransferPage, TransferResult, TransferResults, shown,
+    Accepted, AcceptedAll, After, Balance, Balancing, Ending, Fresh, Known, Movement, NewTransfer,
+    NewTransfers, Reverting, Transfer, TransferKind, TransferPage, TransferResult, TransferResults, shown,
 };
 use crate::commands::long_read;
 use crate::http::answer::created;
@@ -154,6 +154,25 @@ async fn end(
     submit(desk, headers, understand(desk, &body, id, "").await?).await
 }
 
+/// Move back what a single transfer or a post has moved, once
+#[utoipa::path(post, path = "/v1/transfers/{id}/revert", tag = "transfers", request_body = Option<Reverting>,
+    params(("id" = String, Path, description = "The id of the transfer to revert"),
+        ("Idempotency-Key" = Option<String>, Header), ("Prefer" = Option<String>, Header)),
+    responses((status = 201, body = Transfer), (status = 200, body = Transfer), (status = 202, body = Accepted),
+        (status = "4XX", body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn revert(
+    State(desk): State<Desk>,
+    Named(reverted): Named,
+    headers: HeaderMap,
+    BodyOrNone(reverting): BodyOrNone<Reverting>,
+) -> Result<Response, Problem> {
+    let Reverting { id, code, reference, user_data } = reverting;
+    let id = ids::request_id(&headers, id.as_deref())?;
+    let (kind, reverted_id) = (TransferKind::Revert, Some(reverted));
+    let body = NewTransfer { kind, reverted_id, code, reference, user_data, ..NewTransfer::default() };
+    submit(&desk, &headers, understand(&desk, &body, id, "").await?).await
+}
+
 /// Bring money in from outside
 #[utoipa::path(post, path = "/v1/deposits", tag = "transfers", request_body = Movement,
     params(("Idempotency-Key" = Option<String>, Header), ("Prefer" = Option<String>, Header)),
@@ -225,8 +244,13 @@ async fn understand<'a>(
     let foreign = [
         ("debit_account", !moves && body.debit_account.is_some()),
         ("credit_account", !moves && body.credit_account.is_some()),
-        ("pending_id", moves && body.pending_id.is_some()),
-        ("amount", body.kind == TransferKind::Void && body.amount.is_some()),
+        (
+            "pending_id",
+            !matches!(body.kind, TransferKind::Post | TransferKind::Void) && body.pending_id.is_some(),
+        ),
+        ("reverted_id", body.kind != TransferKind::Revert && body.reverted_id.is_some()),
+        ("balancing", !moves && body.balancing.is_some()),
+        ("amount", matches!(body.kind, TransferKind::Void | TransferKind::Revert) && body.amount.is_some()),
         ("timeout_ms", body.kind != TransferKind::Pending && body.timeout_ms.is_some()),
     ];
     if let Some((name, _)) = foreign.iter().find(|(_, given)| *given) {
@@ -254,7 +278,12 @@ async fn understand<'a>(
         if debit == credit {
             return Err(Problem::field(field("credit_account"), "the debit account is the same"));
         }
-        let amount = amount.ok_or_else(|| missing("amount"))?;
+        let amount = match amount {
+            None if body.balancing.is_some() && unit.is_some() => 0,
+            None if body.balancing.is_some() => return Err(missing("currency")),
+            None => return Err(missing("amount")),
+            Some(amount) => amount,
+        };
         match body.kind {
             TransferKind::Pending => {
                 let timeout_ms = body.timeout_ms.unwrap_or(0);
@@ -266,6 +295,9 @@ async fn understand<'a>(
             }
             _ => Kind::Single { debit, credit, amount },
         }
+    } else if body.kind == TransferKind::Revert {
+        let reverted = body.reverted_id.as_deref().ok_or_else(|| missing("reverted_id"))?;
+        Kind::Revert { reverted: ids::uuid(reverted, &field("reverted_id"))? }
     } else {
         let pending = body.pending_id.as_deref().ok_or_else(|| missing("pending_id"))?;
         let pending = ids::uuid(pending, &field("pending_id"))?;
@@ -282,6 +314,7 @@ async fn understand<'a>(
         code: body.code,
         reference: &body.reference,
         user_data: &body.user_data,
+        options: Balancing::options(body.balancing),
     };
     Ok(Wanted { transfer, unit })
 }
@@ -353,7 +386,7 @@ pub(super) async fn get(
     let found = ledger::transfer(view.view(), id)?;
     let found = found.ok_or_else(|| Problem::not_found("transfer_unknown", "the transfer does not exist"))?;
     let unit = super::units::unit_of(view.view(), &found.entry)?;
-    Ok(Json(Transfer::of_entry(&found.entry, unit).with_state(found.state)))
+    Ok(Json(Transfer::of_view(&found, unit)))
 }
 
 /// List transfers in the order in which they were recorded
