@@ -44,12 +44,12 @@ impl Port {
                 "this is Quoin's client port (gRPC, etcd's JSON): the setting listen_resp says where Redis's protocol is"
             }
             Self::Http => {
-                "this is Quoin's HTTP port (ledger, metrics): listen_client says where gRPC is, listen_resp where Redis's \
+                "this is Quoin's HTTP port (rules, ledger, metrics): listen_client says where gRPC is, listen_resp where Redis's \
                  protocol is"
             }
             Self::Resp => {
                 "this is Quoin's port for Redis's protocol: the setting listen_client says where gRPC and etcd's JSON are, \
-                 listen_http where the ledger is"
+                 listen_http where rules and the ledger are"
             }
         }
     }

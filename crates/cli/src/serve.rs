@@ -27,7 +27,7 @@ pub(crate) async fn dev(config: Config) -> Result<()> {
         out,
         "One node, data in {folder}. Stop it with Ctrl-C.\n\n  \
          etcd API and quoin.*.v1    {client}\n  Redis's protocol           {resp}\n  \
-         metrics, ledger API, docs  http://{http}\n\n\
+         metrics, HTTP API, docs    http://{http}\n\n\
          Try, in another terminal:\n  \
          quoin kv put greeting hello --endpoints {client}\n  \
          quoin kv get greeting --endpoints {client}\n  \

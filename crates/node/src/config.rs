@@ -26,7 +26,7 @@ quoin_engine::settings! {
         pub listen_client: SocketAddr = local(2379),
         /// Serve other replicas here, ADDRESS:PORT. Default 127.0.0.1:2380.
         pub listen_peer: SocketAddr = local(2380),
-        /// Serve HTTP here (/metrics, /livez, /readyz, the ledger), ADDRESS:PORT. Default 127.0.0.1:2381.
+        /// Serve HTTP here (/metrics, /livez, /readyz, rules, the ledger, /docs), ADDRESS:PORT. Default 127.0.0.1:2381.
         pub listen_http: SocketAddr = local(2381),
         /// Serve Redis clients here, ADDRESS:PORT. Default 127.0.0.1:6379.
         pub listen_resp: SocketAddr = local(6379),

@@ -18,6 +18,10 @@ use prost_types::Any;
 use quoin_engine::{ProposeError, ReadError};
 use tonic::{Code, Status};
 
+/// Maximum bytes of a text: it is a header, where a byte may take three, and clients give up on a status with 8 KiB of
+/// headers.
+const TEXT_BYTES_MAX: usize = 1024;
+
 impl From<Error> for Status {
     fn from(error: Error) -> Self {
         match error {
@@ -34,7 +38,11 @@ impl From<Error> for Status {
 
 /// A status that etcd does not have. Its text says whose it is.
 fn ours(code: Code, text: &str) -> Status {
-    Status::new(code, format!("quoin: {text}"))
+    if text.len() <= TEXT_BYTES_MAX {
+        return Status::new(code, format!("quoin: {text}"));
+    }
+    let end = text.floor_char_boundary(TEXT_BYTES_MAX);
+    Status::new(code, format!("quoin: {}...", &text[..end]))
 }
 
 /// A status with details, as `grpc-status-details-bin` has them: a `google.rpc.Status`.
@@ -171,6 +179,16 @@ mod tests {
             assert_eq!(rendered(Error::Refused(kind, "why".into())), (code, "quoin: why".into()));
         }
         assert_eq!(rendered(Error::Fault("why".into())), (Code::Internal, "quoin: why".into()));
+    }
+
+    /// Clients saw that a header was too large, and not what was wrong.
+    #[test]
+    fn a_long_text_is_cut() {
+        let text = "é".repeat(1 << 20);
+        let expected = format!("quoin: {}...", &text[..TEXT_BYTES_MAX]);
+        assert_eq!(rendered(Error::Fault(text)).1, expected);
+        let text = "é".repeat(TEXT_BYTES_MAX / 2);
+        assert_eq!(rendered(Error::Fault(text.clone())).1, format!("quoin: {text}"));
     }
 
     #[test]

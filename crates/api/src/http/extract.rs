@@ -12,6 +12,7 @@ use axum::response::IntoResponse;
 use quoin_engine::Consistency;
 use quoin_proto::quoin::v1 as pb;
 use serde::de::DeserializeOwned;
+use std::error::Error;
 
 /// Maximum bytes of a request's body.
 pub(super) const BODY_BYTES_MAX: usize = 8 << 20;
@@ -97,11 +98,40 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Params<T> {
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
         let params = Query::<T>::from_request_parts(parts, state).await;
-        let refused = |rejection: QueryRejection| {
-            let title = "A query parameter is wrong";
-            Problem::new(StatusCode::BAD_REQUEST, "invalid_parameter", title, rejection.body_text())
-        };
-        params.map(|Query(params)| Self(params)).map_err(refused)
+        params.map(|Query(params)| Self(params)).map_err(|rejection| wrong_parameter(&rejection))
+    }
+}
+
+fn wrong_parameter(rejection: &QueryRejection) -> Problem {
+    let of = |detail: String| {
+        Problem::new(StatusCode::BAD_REQUEST, "invalid_parameter", "A query parameter is wrong", detail)
+    };
+    // The rejection's cause, and that of the cause.
+    let cause = rejection.source().and_then(Error::source);
+    match cause.and_then(|cause| cause.downcast_ref::<serde_path_to_error::Error<serde::de::value::Error>>())
+    {
+        // The path of what is not about one parameter.
+        Some(error) if error.path().iter().next().is_none() => of(error.inner().to_string()),
+        Some(error) => of(error.inner().to_string()).named(error.path().to_string()),
+        None => of(rejection.body_text()),
+    }
+}
+
+/// No conditions in the headers: the request is not of one rule, which has an ETag. A server that ignored them would do
+/// what its client wanted only if they hold.
+pub(super) struct Unconditional;
+
+impl<S: Send + Sync> FromRequestParts<S> for Unconditional {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        for (header, name) in [(header::IF_MATCH, "If-Match"), (header::IF_NONE_MATCH, "If-None-Match")] {
+            if parts.headers.contains_key(header) {
+                let detail = "only writes of one rule take it; nothing was done";
+                return Err(Problem::field(name, detail));
+            }
+        }
+        Ok(Self)
     }
 }
 

@@ -60,10 +60,9 @@ impl Problem {
 
     /// The request is wrong; a text like `vni: 16777216 does not fit` names the field.
     pub(super) fn wrong(text: &str) -> Self {
-        let in_names = |byte: u8| byte.is_ascii_alphanumeric() || b"_.[]".contains(&byte);
-        match text.split_once(": ") {
-            Some((field, detail)) if field.bytes().all(in_names) => Self::field(field, detail),
-            _ => of_kind(Kind::InvalidArgument, text),
+        match with_field(text) {
+            Some((field, detail)) => Self::field(field, detail),
+            None => of_kind(Kind::InvalidArgument, text),
         }
     }
 
@@ -71,6 +70,10 @@ impl Problem {
     pub(super) fn of_request(error: Error) -> Self {
         match error {
             Error::Refused(Kind::InvalidArgument, text) => Self::wrong(&text),
+            Error::Refused(kind @ Kind::OutOfRange, text) => match with_field(&text) {
+                Some((field, detail)) => of_kind(kind, detail).named(field),
+                None => of_kind(kind, &text),
+            },
             error => error.into(),
         }
     }
@@ -181,6 +184,12 @@ fn unavailable(detail: impl Into<String>) -> Problem {
 
 fn fault(detail: &str) -> Problem {
     Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "fault", "This node has a fault", detail)
+}
+
+/// The field that a text like `vni: 16777216 does not fit` names, and what it says of it.
+fn with_field(text: &str) -> Option<(&str, &str)> {
+    let in_names = |byte: u8| byte.is_ascii_alphanumeric() || b"_.[]".contains(&byte);
+    text.split_once(": ").filter(|(field, _)| field.bytes().all(in_names))
 }
 
 /// What no handler says more precisely.

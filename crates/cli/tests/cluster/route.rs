@@ -366,9 +366,9 @@ async fn a_watch_of_the_future_or_of_another_cluster_is_refused() -> Result<()> 
     client.watch(from(newest + 1, progress.cluster_id)).await?;
     let least = pb::WatchRequest { min_revision: newest + 2, ..from(0, 0) };
     for (request, named) in [
-        (from(newest + 2, 0), format!("from_revision: revision {} is in the future", newest + 1)),
+        (from(newest + 2, 0), format!("from_revision: {} is in the future", newest + 2)),
         (from(newest, 7), "cluster_id: the revisions are of cluster 0000000000000007".to_owned()),
-        (least, format!("min_revision: revision {} is in the future", newest + 2)),
+        (least, format!("min_revision: {} is in the future", newest + 2)),
     ] {
         let status = client.watch(request).await.err().context("it was confirmed")?;
         ensure!(status.code() == Code::OutOfRange && status.message().contains(&named), "{status:?}");

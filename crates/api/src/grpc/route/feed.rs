@@ -85,20 +85,20 @@ impl Options {
         if options.from == 0 {
             view(engine, request.consistency.as_ref()).await?;
         }
-        check_reached(engine, "from_revision", options.from.saturating_sub(1)).await?;
-        check_reached(engine, "min_revision", min_revision).await?;
+        check_reached(engine, "from_revision", options.from, options.from.saturating_sub(1)).await?;
+        check_reached(engine, "min_revision", min_revision, min_revision).await?;
         Ok(options)
     }
 }
 
-/// Waits until this replica has `revision`.
-async fn check_reached(engine: &Engine, field: &str, revision: u64) -> Result<(), Error> {
+/// Waits until this replica has `revision`, for a client that gave `asked`.
+async fn check_reached(engine: &Engine, field: &str, asked: u64, revision: u64) -> Result<(), Error> {
     let newest = view_reaching(engine, Revision(revision)).await?.progress().revision.0;
     if newest >= revision {
         return Ok(());
     }
     Err(out_of_range(format!(
-        "{field}: revision {revision} is in the future, the newest is {newest}; if the cluster was restored, watch from 0"
+        "{field}: {asked} is in the future, the newest revision is {newest}; if the cluster was restored, watch from 0"
     )))
 }
 

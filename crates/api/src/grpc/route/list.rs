@@ -9,6 +9,7 @@ use crate::commands::{long_read, pinned};
 use crate::consistency;
 use crate::error::Error;
 use crate::grpc::kv::{header, header_at};
+use bytes::Bytes;
 use quoin_core::route::{self, Mac, Rule, RuleKey, RuleRef, Scope};
 use quoin_core::{Revision, StoreError, View};
 use quoin_engine::Engine;
@@ -75,7 +76,9 @@ pub(crate) async fn list_within(
         };
         read(view.view().at(sequence), &wanted, after, at, page).map(Ok)
     });
-    let (page, group_revision) = listed.await??;
+    let listed = listed.await?;
+    let (page, group_revision) =
+        listed.map_err(|unavailable| translate::unavailable("revision", at, &unavailable))?;
     Ok(page.response(header, group_revision))
 }
 
@@ -87,20 +90,18 @@ enum Wanted {
 }
 
 fn wanted(request: &pb::ListRequest) -> Result<Wanted, Error> {
-    let (groups, vnis) = match &request.of {
-        Some(Of::Group(group)) => (vec![group.clone()], Vec::new()),
-        Some(Of::Vni(vni)) => (Vec::new(), vec![*vni]),
-        Some(Of::HostIp(ip)) => {
-            return Ok(Wanted::Host(translate::ip("host_ip", ip).map_err(Error::invalid)?));
-        }
+    let wanted = match &request.of {
+        Some(Of::Group(group)) => translate::check_group("group", group)
+            .map(|()| Wanted::Of(Scope::Group(Bytes::copy_from_slice(group.as_bytes())))),
+        Some(Of::Vni(vni)) => translate::check_vni("vni", *vni).map(|()| Wanted::Of(Scope::Vni(*vni))),
+        Some(Of::HostIp(ip)) => translate::ip("host_ip", ip).map(Wanted::Host),
         Some(Of::Mac(mac)) => {
-            let problem = || Error::invalid(format_args!("mac: {mac:?} is not a hardware address"));
-            return Ok(Wanted::Mac(parse_mac(mac).ok_or_else(problem)?));
+            let problem = || format!("mac: {} is not a hardware address", translate::quoted(mac));
+            parse_mac(mac).map(Wanted::Mac).ok_or_else(problem)
         }
-        None => return Err(Error::invalid("nothing to list: give a group, a vni, a host_ip or a mac")),
+        None => Err("nothing to list: give a group, a vni, a host_ip or a mac".to_owned()),
     };
-    let scopes = translate::scopes(&pb::WatchRequest { groups, vnis, ..pb::WatchRequest::default() })?;
-    Ok(Wanted::Of(scopes.into_iter().next().expect("one was given")))
+    wanted.map_err(Error::invalid)
 }
 
 fn after(after: &pb::RuleKey) -> Result<RuleKey, Error> {
@@ -295,9 +296,16 @@ mod tests {
             assert_eq!(all(&engine, host(), 0, 10).await, left);
             assert_eq!(all(&engine, host(), before, 10).await, expected(|number| number % 7 == 3));
             assert_eq!(all(&engine, Of::HostIp("10.9.9.9".into()), 0, 10).await, []);
-            for wrong in [Of::HostIp("host".into()), Of::Mac("02:00".into())] {
-                let request = pb::ListRequest { of: Some(wrong), ..Default::default() };
-                assert!(list(&engine, request).await.is_err());
+            for (wrong, revision, problem) in [
+                (Of::HostIp("host".into()), 0, "host_ip: \"host\" is not"),
+                (Of::Mac("02:00".into()), 0, "mac: \"02:00\" is not"),
+                (Of::Group("g".repeat(256)), 0, "group: 256 bytes"),
+                (Of::Vni(1 << 24), 0, "vni: 16777216 does"),
+                (Of::Vni(1), before + 9, &format!("revision: {} is in the future, the newest", before + 9)),
+            ] {
+                let request = pb::ListRequest { of: Some(wrong), revision, ..Default::default() };
+                let told = list(&engine, request).await.unwrap_err().to_string();
+                assert!(told.starts_with(problem), "{told}");
             }
         });
     }

@@ -1,6 +1,6 @@
 //! What clients may say of an object. An error names the field and its value.
 
-use super::translate::{check_vni, ip, mac};
+use super::translate::{check_group, check_vni, ip, mac, quoted};
 use bytes::Bytes;
 use prost::Message;
 use quoin_core::route::{GROUP_BYTES_MAX, ObjectKind, PutObject};
@@ -42,7 +42,7 @@ pub(crate) fn put(object: pb::Object) -> Result<PutObject, String> {
 }
 
 fn check_vpc(vpc: &pb::Vpc) -> Result<(), String> {
-    name(&vpc.name)?;
+    name("name", &vpc.name)?;
     check_vni("vni", vpc.vni)?;
     check_ranges("cidrs", &vpc.cidrs)?;
     for (place, gateway) in vpc.gateways.iter().enumerate() {
@@ -52,7 +52,7 @@ fn check_vpc(vpc: &pb::Vpc) -> Result<(), String> {
 }
 
 fn check_gateway_cluster(cluster: &pb::GatewayCluster) -> Result<(), String> {
-    name(&cluster.name)?;
+    name("name", &cluster.name)?;
     for (place, gateway) in cluster.gateways.iter().enumerate() {
         check_gateway(gateway).map_err(|problem| format!("gateways[{place}].{problem}"))?;
     }
@@ -76,10 +76,9 @@ fn check_gateway(gateway: &pb::Gateway) -> Result<(), String> {
 }
 
 fn check_node(node: &pb::Node) -> Result<(), String> {
-    name(&node.name)?;
+    name("name", &node.name)?;
     if let Some(place) = node.groups.iter().position(|group| group.len() > GROUP_BYTES_MAX) {
-        let bytes = node.groups[place].len();
-        return Err(format!("groups[{place}]: {bytes} bytes are too long, at most {GROUP_BYTES_MAX}"));
+        check_group(&format!("groups[{place}]"), &node.groups[place])?;
     }
     check_control_address(&node.control_address)?;
     check_interface(&node.interface)?;
@@ -88,18 +87,18 @@ fn check_node(node: &pb::Node) -> Result<(), String> {
 }
 
 /// Checks the name of an object.
-pub(super) fn name(name: &str) -> Result<&str, String> {
+pub(super) fn name<'a>(field: &str, name: &'a str) -> Result<&'a str, String> {
     match name.len() {
         1..=NAME_BYTES_MAX => Ok(name),
-        0 => Err("name: must not be empty".to_owned()),
-        length => Err(format!("name: {length} bytes are too long, at most {NAME_BYTES_MAX}")),
+        0 => Err(format!("{field}: must not be empty")),
+        length => Err(format!("{field}: {length} bytes are too long, at most {NAME_BYTES_MAX}")),
     }
 }
 
 fn check_ranges(field: &str, ranges: &[String]) -> Result<(), String> {
     let wrong = ranges.iter().position(|range| !is_range(range));
     let Some(place) = wrong else { return Ok(()) };
-    Err(format!("{field}[{place}]: {:?} is not an address range like \"10.0.0.0/8\"", ranges[place]))
+    Err(format!("{field}[{place}]: {} is not an address range like \"10.0.0.0/8\"", quoted(&ranges[place])))
 }
 
 fn is_range(text: &str) -> bool {
@@ -129,7 +128,8 @@ fn check_control_address(address: &str) -> Result<(), String> {
     if is_address {
         return Ok(());
     }
-    Err(format!("control_address: {address:?} is neither an address nor HOST:PORT, like \"10.0.0.1:50051\""))
+    let shown = quoted(address);
+    Err(format!("control_address: {shown} is neither an address nor HOST:PORT, like \"10.0.0.1:50051\""))
 }
 
 /// What Linux takes for the name of an interface.
@@ -141,8 +141,8 @@ fn check_interface(name: &str) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "interface: {name:?} is not an interface's name: at most {INTERFACE_BYTES_MAX} bytes without blanks, slash and \
-         colon"
+        "interface: {} is not an interface's name: at most {INTERFACE_BYTES_MAX} bytes without blanks, slash and colon",
+        quoted(name)
     ))
 }
 

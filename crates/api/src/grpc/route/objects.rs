@@ -5,7 +5,7 @@ use super::translate::{self, PAGE};
 use super::write::{deleted, header_now, operation};
 use crate::commands::{check_space, long_read};
 use crate::consistency;
-use crate::error::Error;
+use crate::error::{Error, Kind};
 use crate::grpc::kv::header_at;
 use quoin_core::route::{self, ObjectKind, Operation};
 use quoin_engine::{Engine, ReadView};
@@ -79,7 +79,7 @@ pub(crate) async fn list(
     engine: &Engine,
     request: pb::ListObjectsRequest,
 ) -> Result<pb::ListObjectsResponse, Error> {
-    let (kind, limit) = (translate::kind(request.kind)?, PAGE.of_field(request.limit)?);
+    let (kind, limit) = (translate::kind("kind", request.kind)?, PAGE.of_field(request.limit)?);
     let view = consistency::view(engine, request.consistency.as_ref()).await?;
     let header = Some(header_at(engine, view.progress()));
     let listed = long_read(move || {
@@ -122,10 +122,16 @@ pub(crate) async fn heartbeat(
             "ttl_ms: {ttl_ms} is not between {HEARTBEAT_MS_MIN} and {HEARTBEAT_MS_MAX}"
         )));
     }
-    let node = object::name(&request.node).map_err(Error::invalid)?.to_owned().into();
+    let name = object::name("node", &request.node).map_err(Error::invalid)?;
     let applied_revision = translate::revision("applied_revision", request.applied_revision)?;
-    let heartbeat = route::Heartbeat { node, ttl_ms, applied_revision };
-    let (revision, _) = operation(engine, Operation::Heartbeat(heartbeat)).await?;
+    let heartbeat = route::Heartbeat { node: name.to_owned().into(), ttl_ms, applied_revision };
+    let (revision, _) =
+        operation(engine, Operation::Heartbeat(heartbeat)).await.map_err(|error| match error {
+            Error::Refused(Kind::NotFound, _) => {
+                Error::not_found(format_args!("no such node: {name:?}; put it before its first heartbeat"))
+            }
+            error => error,
+        })?;
     Ok(pb::HeartbeatResponse { header: header_now(engine, revision) })
 }
 
@@ -160,13 +166,15 @@ pub(crate) async fn nodes(engine: &Engine, request: &pb::NodesRequest) -> Result
 }
 
 fn object_name(name: &pb::ObjectName) -> Result<(ObjectKind, &str), Error> {
-    Ok((translate::kind(name.kind)?, object::name(&name.name).map_err(Error::invalid)?))
+    Ok((
+        translate::kind("object.kind", name.kind)?,
+        object::name("object.name", &name.name).map_err(Error::invalid)?,
+    ))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::Kind;
     use pb::object::Object as Of;
 
     async fn write(engine: &Engine, name: &str, vni: u32) -> Result<(), Error> {

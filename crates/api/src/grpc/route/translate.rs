@@ -1,14 +1,15 @@
 //! Rules, and the names and states of objects, from the wire's messages to core's and back. An error names the field and its value.
 
 use super::text::{parse_mac, write_ip, write_mac};
-use crate::error::Error;
+use crate::error::{Error, Kind as ErrorKind};
 use crate::page::PageSizes;
 use bytes::Bytes;
 use prost::Message;
-use quoin_core::Stamp;
+use quoin_core::history::Unavailable;
 use quoin_core::route::{
     GROUP_BYTES_MAX, Mac, Node, Object, ObjectKind, Rule, RuleKey, RuleRef, Scope, VNI_MAX,
 };
+use quoin_core::{Revision, Stamp};
 use quoin_proto::quoin::route::v1 as pb;
 use std::net::IpAddr;
 
@@ -18,15 +19,15 @@ pub(crate) const PAGE: PageSizes = PageSizes { default: 1_000, max: 10_000 };
 const USER_DATA_BYTES_MAX: usize = 64 << 10;
 /// The shortest period of progress, in milliseconds.
 const PROGRESS_MS_MIN: u32 = 100;
+/// Maximum characters of a value that errors show.
+const QUOTED_MAX: usize = 64;
 /// The bit of a hardware address's first byte that says it is of many.
 const MULTICAST: u8 = 1;
 
 /// A rule as a client sends it.
 pub(crate) fn rule(rule: pb::Rule) -> Result<Rule, String> {
     let key = rule_key(rule.vni, &rule.ip)?;
-    if rule.group.len() > GROUP_BYTES_MAX {
-        return Err(format!("group: {} bytes are too long, at most {GROUP_BYTES_MAX}", rule.group.len()));
-    }
+    check_group("group", &rule.group)?;
     if rule.user_data.len() > USER_DATA_BYTES_MAX {
         let bytes = rule.user_data.len();
         return Err(format!("user_data: {bytes} bytes are too many, at most {USER_DATA_BYTES_MAX}"));
@@ -58,7 +59,7 @@ pub(super) fn check_vni(field: &str, vni: u32) -> Result<(), String> {
 /// An address. One of IPv4 that is written as one of IPv6 (`::ffff:10.0.0.1`) is the one of IPv4.
 pub(super) fn ip(field: &str, text: &str) -> Result<IpAddr, String> {
     let parsed = text.parse::<IpAddr>();
-    let address = parsed.map_err(|_| format!("{field}: {text:?} is not an IPv4 or IPv6 address"))?;
+    let address = parsed.map_err(|_| format!("{field}: {} is not an IPv4 or IPv6 address", quoted(text)))?;
     Ok(address.to_canonical())
 }
 
@@ -72,7 +73,15 @@ pub(super) fn mac(field: &str, text: &str) -> Result<Option<Mac>, String> {
         Some([first, ..]) if first & MULTICAST != 0 => "is a multicast address, not that of one interface",
         Some(mac) => return Ok(Some(mac)),
     };
-    Err(format!("{field}: {text:?} {problem}"))
+    Err(format!("{field}: {} {problem}", quoted(text)))
+}
+
+/// A value as errors show it: in quotes, and cut where it is long.
+pub(crate) fn quoted(text: &str) -> String {
+    match text.char_indices().nth(QUOTED_MAX) {
+        None => format!("{text:?}"),
+        Some((end, _)) => format!("{:?}... ({} bytes)", &text[..end], text.len()),
+    }
 }
 
 /// A rule as clients see it.
@@ -116,6 +125,19 @@ pub(super) fn revision(field: &str, revision: i64) -> Result<u64, Error> {
         .map_err(|_| Error::invalid(format_args!("{field}: {revision} is not a revision, they begin at 1")))
 }
 
+/// Why a list or a read of a revision, which a client gave in `field`, has no answer.
+pub(crate) fn unavailable(field: &str, asked: Revision, unavailable: &Unavailable) -> Error {
+    let text = match unavailable {
+        Unavailable::Compacted { compacted } => {
+            format!("{field}: {asked} is compacted, history begins at {compacted}")
+        }
+        Unavailable::Future { newest } => {
+            format!("{field}: {asked} is in the future, the newest revision is {newest}")
+        }
+    };
+    Error::Refused(ErrorKind::OutOfRange, text)
+}
+
 /// How often a watch shall report progress, in milliseconds; 0 for never.
 pub(super) fn progress_ms(progress_ms: u32) -> Result<u32, Error> {
     match progress_ms {
@@ -127,10 +149,10 @@ pub(super) fn progress_ms(progress_ms: u32) -> Result<u32, Error> {
 }
 
 /// The kind of objects that a number means.
-pub(super) fn kind(kind: i32) -> Result<ObjectKind, Error> {
+pub(super) fn kind(field: &str, kind: i32) -> Result<ObjectKind, Error> {
     let known = u32::try_from(kind).ok().and_then(|kind| ObjectKind::try_from(kind).ok());
     known.ok_or_else(|| {
-        Error::invalid(format_args!("kind: {kind} is unknown; 1 is VPC, 2 gateway cluster, 3 node"))
+        Error::invalid(format_args!("{field}: {kind} is unknown; 1 is VPC, 2 gateway cluster, 3 node"))
     })
 }
 
@@ -166,23 +188,26 @@ pub(super) fn lossy(bytes: &[u8]) -> String {
 
 /// Checks the lengths of groups' names.
 pub(super) fn check_groups(field: &str, groups: &[String]) -> Result<(), Error> {
-    for (place, group) in groups.iter().enumerate() {
-        if group.len() > GROUP_BYTES_MAX {
-            return Err(Error::invalid(format_args!(
-                "{field}[{place}]: {} bytes are too long, at most {GROUP_BYTES_MAX}",
-                group.len()
-            )));
-        }
+    match groups.iter().position(|group| group.len() > GROUP_BYTES_MAX) {
+        None => Ok(()),
+        Some(place) => check_group(&format!("{field}[{place}]"), &groups[place]).map_err(Error::invalid),
+    }
+}
+
+pub(super) fn check_group(field: &str, group: &str) -> Result<(), String> {
+    let bytes = group.len();
+    if bytes > GROUP_BYTES_MAX {
+        return Err(format!("{field}: {bytes} bytes are too long, at most {GROUP_BYTES_MAX}"));
     }
     Ok(())
 }
 
 /// Checks networks' numbers.
 pub(super) fn check_vnis(field: &str, vnis: &[u32]) -> Result<(), Error> {
-    for (place, vni) in vnis.iter().enumerate() {
-        check_vni(&format!("{field}[{place}]"), *vni).map_err(Error::invalid)?;
+    match vnis.iter().position(|vni| *vni > VNI_MAX) {
+        None => Ok(()),
+        Some(place) => check_vni(&format!("{field}[{place}]"), vnis[place]).map_err(Error::invalid),
     }
-    Ok(())
 }
 
 /// What a watch follows, without duplicates: something.
@@ -201,8 +226,8 @@ pub(super) fn any_scopes(request: &pb::WatchRequest) -> Result<Vec<Scope>, Error
     let mut scopes: Vec<Scope> = request.groups.iter().map(group).collect();
     check_vnis("vnis", &request.vnis)?;
     scopes.extend(request.vnis.iter().map(|vni| Scope::Vni(*vni)));
-    for number in &request.kinds {
-        scopes.push(Scope::Objects(kind(*number)?));
+    for (place, number) in request.kinds.iter().enumerate() {
+        scopes.push(Scope::Objects(kind(&format!("kinds[{place}]"), *number)?));
     }
     if request.node_status {
         scopes.push(Scope::NodeStatus);
@@ -245,9 +270,13 @@ mod tests {
             (pb::Rule { host_ip: "x".into(), ..pb_rule() }, "host_ip", "x"),
             (pb::Rule { host_mac: "y".into(), ..pb_rule() }, "host_mac", "y"),
             (pb::Rule { group: "g".repeat(256), ..pb_rule() }, "group", "256"),
+            // Its client saw that a header was too large, and not this.
+            (pb::Rule { ip: "é".repeat(1 << 20), ..pb_rule() }, "ip", "éé\"... (2097152 bytes)"),
+            (pb::Rule { mac: "x".repeat(1 << 20), ..pb_rule() }, "mac", "xx\"... (1048576 bytes)"),
         ] {
             let problem = rule(wrong).unwrap_err();
             assert!(problem.starts_with(&format!("{field}: ")) && problem.contains(value), "{problem}");
+            assert!(problem.len() < 300, "{} bytes", problem.len());
         }
     }
 }

@@ -5,7 +5,7 @@
 //! of a bulk load in flight.
 
 use super::translate;
-use crate::commands::{check_size, check_space, read};
+use crate::commands::{check_space, read};
 use crate::error::{Error, Kind};
 use crate::grpc::kv::header;
 use bytes::Bytes;
@@ -34,7 +34,13 @@ const DELETED_PER_STEP: u32 = 2_000;
 /// A refusal, or see [`Engine::propose`].
 pub(crate) async fn operation(engine: &Engine, operation: Operation) -> Result<(Revision, Response), Error> {
     let command = operation.into_command();
-    check_size(engine, &command)?;
+    let (bytes, max) = (command.bytes.len(), engine.limits().request_bytes_max);
+    if bytes > max {
+        return Err(Error::invalid(format_args!(
+            "the request takes {bytes} bytes in the log, at most {max} (setting limits.request_bytes_max): send it in \
+             parts; nothing was done"
+        )));
+    }
     route_reply(engine.propose(command).await?)
 }
 
@@ -288,8 +294,14 @@ pub(crate) async fn delete(engine: &Engine, request: pb::DeleteRequest) -> Resul
         Some(_) if !keys.is_empty() => {
             return Err(Error::invalid("give either keys or all of a group or a vni, not both"));
         }
-        Some(AllOf::Group(group)) => Some((Some(Bytes::from(group)), 0)),
-        Some(AllOf::Vni(vni)) => Some((None, vni)),
+        Some(AllOf::Group(group)) => {
+            translate::check_group("group", &group).map_err(Error::invalid)?;
+            Some((Some(Bytes::from(group)), 0))
+        }
+        Some(AllOf::Vni(vni)) => {
+            translate::check_vni("vni", vni).map_err(Error::invalid)?;
+            Some((None, vni))
+        }
     };
     let (revision, deleted) = match many {
         None => {
@@ -303,12 +315,6 @@ pub(crate) async fn delete(engine: &Engine, request: pb::DeleteRequest) -> Resul
 }
 
 async fn delete_many(engine: &Engine, group: Option<Bytes>, vni: u32) -> Result<(Revision, u64), Error> {
-    let scope = pb::WatchRequest {
-        groups: group.iter().map(|group| translate::lossy(group)).collect(),
-        vnis: if group.is_none() { vec![vni] } else { Vec::new() },
-        ..pb::WatchRequest::default()
-    };
-    translate::scopes(&scope)?;
     let now = read(engine, Consistency::Linearizable).await?.progress().revision;
     let step = Operation::DeleteMany(DeleteMany { group, vni, limit: DELETED_PER_STEP, not_after: now.0 });
     let (mut revision, mut total, mut more) = deleted(operation(engine, step.clone()).await?)?;
@@ -378,6 +384,26 @@ mod tests {
             }
             load.finish_all().await.unwrap();
             assert_eq!((load.done.messages, load.done.rules, load.writers.len()), (6, 8, 0));
+        });
+    }
+
+    /// They spoke of `groups[0]` and `vnis[0]`, which such a request does not have, and of no size.
+    #[test]
+    fn what_is_wrong_is_named_as_the_request_has_it() {
+        crate::testing::alone(|engine| async move {
+            for (all_of, problem) in [
+                (AllOf::Group("g".repeat(256)), "group: 256 bytes"),
+                (AllOf::Vni(1 << 24), "vni: 16777216 does"),
+            ] {
+                let request = pb::DeleteRequest { all_of: Some(all_of), ..Default::default() };
+                let told = delete(&engine, request).await.unwrap_err().to_string();
+                assert!(told.starts_with(problem), "{told}");
+            }
+            let bytes = engine.limits().request_bytes_max + 1;
+            let told =
+                operation(&engine, Operation::Put(vec![0; bytes].into())).await.unwrap_err().to_string();
+            let at_most = format!("at most {}", bytes - 1);
+            assert!(told.contains(&at_most) && told.contains("nothing was done"), "{told}");
         });
     }
 

@@ -10,6 +10,7 @@
 use super::model::{RoutingKey, RoutingRule, signed, unsigned};
 use crate::error::{Error, Kind};
 use crate::grpc::route::Route;
+use crate::grpc::route::translate::quoted;
 use crate::http::extract::Params;
 use crate::http::problem::Problem;
 use axum::extract::State;
@@ -57,7 +58,7 @@ pub(super) async fn follow(
         (pb::WatchRequest { progress_ms: PROGRESS_MS, ..Default::default() }, "group");
     let mut from = None;
     for (name, value) in pairs {
-        let wrong = |what| Problem::field(&name, format!("{value:?} is not {what}"));
+        let wrong = |what| Problem::field(&name, format!("{} is not {what}", quoted(&value)));
         match name.as_str() {
             "group" => request.groups.push(value),
             "vni" => request.vnis.push(value.parse().map_err(|_| wrong("a number"))?),
@@ -68,7 +69,12 @@ pub(super) async fn follow(
             _ => return Err(Problem::field(&name, "there is no such parameter; see /docs")),
         }
     }
-    let first = match headers.get("last-event-id") {
+    if request.groups.is_empty() && request.vnis.is_empty() {
+        return Err(Problem::field("group", "nothing to follow: give a group or a vni"));
+    }
+    // As of a client that has seen no id.
+    let seen = headers.get("last-event-id").filter(|id| !id.is_empty());
+    let first = match seen {
         Some(id) => {
             field = "Last-Event-ID";
             let place = id.to_str().unwrap_or_default().parse::<Place>();
@@ -85,8 +91,12 @@ pub(super) async fn follow(
     request.from_revision = signed(first, field)?;
     let messages = match route.feed(&request).await {
         Ok(messages) => messages,
-        Err(error @ Error::Refused(Kind::OutOfRange, _)) => return Err(Problem::from(error).named(field)),
-        Err(error) => return Err(Problem::of_request(error)),
+        Err(error @ Error::Refused(Kind::OutOfRange, _)) => {
+            return Err(Problem::of_request(error).named(field));
+        }
+        Err(error) => {
+            return Err(Problem::of_request(error).renamed("vnis[0]", "vni").renamed("groups[0]", "group"));
+        }
     };
     let compacted = route.engine().latest().progress().compacted.0;
     if (1..compacted).contains(&first) && !request.snapshot_if_compacted {
@@ -122,8 +132,8 @@ impl FromStr for Place {
             Some(Self { revision: revision.parse().ok()?, cluster: u64::from_str_radix(cluster, 16).ok()? })
         });
         place.ok_or_else(|| {
-            let shown: String = text.chars().take(64).collect();
-            format!("{shown:?} is not the id of an event, as 17@6f1d2c3b4a596877")
+            let shown = quoted(text);
+            format!("{shown} is not the id of an event, as 17@6f1d2c3b4a596877")
         })
     }
 }

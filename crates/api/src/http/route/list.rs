@@ -7,7 +7,7 @@ use super::model::{RoutingRule, RuleList, RulePage, hex, signed, unsigned};
 use crate::error::Error;
 use crate::grpc::route::Route;
 use crate::grpc::route::list::list_within;
-use crate::grpc::route::translate::PAGE;
+use crate::grpc::route::translate::{PAGE, quoted};
 use crate::http::extract::{self, Params};
 use crate::http::problem::Problem;
 use axum::Json;
@@ -85,16 +85,16 @@ fn request(list: RuleList, limit: u32) -> Result<pb::ListRequest, Problem> {
     })
 }
 
-/// An error of a request for a group or a network. It names the first of several.
-pub(super) fn wrong(error: Error) -> Problem {
-    Problem::of_request(error).renamed("vnis[0]", "vni").renamed("groups[0]", "group")
+/// An error of a request for a list.
+fn wrong(error: Error) -> Problem {
+    Problem::of_request(error).renamed("revision", "at_revision")
 }
 
 fn after(text: &str) -> Result<pb::RuleKey, Problem> {
     let key = text.split_once('/').and_then(|(vni, ip)| Some((vni.parse().ok()?, ip)));
     let (vni, ip) = key.ok_or_else(|| {
-        let shown: String = text.chars().take(64).collect();
-        Problem::field("after", format!("{shown:?} is not the next of a page, as 100/10.0.0.2"))
+        let shown = quoted(text);
+        Problem::field("after", format!("{shown} is not the next of a page, as 100/10.0.0.2"))
     })?;
     Ok(pb::RuleKey { vni, ip: ip.to_owned() })
 }

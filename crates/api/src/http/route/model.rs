@@ -3,6 +3,7 @@
 //! A rule has the fields of a line of `quoin route load`, the empty ones left out.
 
 use crate::grpc::route::lookup::LOOKUPS_MAX;
+use crate::grpc::route::translate::quoted;
 use crate::grpc::route::write::RULES_MAX;
 use crate::http::lists;
 use crate::http::problem::Problem;
@@ -61,8 +62,8 @@ impl RoutingTarget {
                 return Err(Problem::field("user_data_hex", "give user_data or user_data_hex, not both"));
             }
             (true, text) => unhex(text).ok_or_else(|| {
-                let shown: String = text.chars().take(64).collect();
-                Problem::field("user_data_hex", format!("{shown:?} is not hexadecimal, two digits a byte"))
+                let shown = quoted(text);
+                Problem::field("user_data_hex", format!("{shown} is not hexadecimal, two digits a byte"))
             })?,
         };
         Ok(pb::Rule {
@@ -240,7 +241,7 @@ pub(crate) struct Deleted {
 #[serde(deny_unknown_fields, default)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct RuleAt {
-    /// As of this revision, which must not be compacted or in the future.
+    /// As of this revision, which must not be compacted or in the future; 0 for the newest.
     pub(super) at_revision: Option<u64>,
     /// Read this replica's state, which may be older than what was answered before.
     pub(super) local: bool,
@@ -282,7 +283,7 @@ pub(crate) struct RuleList {
     /// 4 MiB.
     #[param(minimum = 1)]
     pub(super) limit: Option<u32>,
-    /// As of this revision, which must not be compacted or in the future.
+    /// As of this revision, which must not be compacted or in the future; 0 for the newest.
     pub(super) at_revision: Option<u64>,
     /// Read this replica's state, which may be older than what was answered before.
     pub(super) local: bool,

@@ -8,7 +8,7 @@ use super::object_model::{
 use crate::commands::long_read;
 use crate::error::{Error, Kind};
 use crate::grpc::route::{Route, objects, translate::PAGE};
-use crate::http::extract::{self, Body, BodyOrNone, Named, Params};
+use crate::http::extract::{self, Body, BodyOrNone, Named, Params, Unconditional};
 use crate::http::problem::Problem;
 use axum::Json;
 use axum::extract::State;
@@ -16,13 +16,15 @@ use quoin_core::route;
 use quoin_proto::quoin::route::v1 as pb;
 
 type Answer<T> = Result<Json<T>, Problem>;
+/// What every write of an object takes.
+type Writing = (State<Route>, Unconditional);
 
 /// Write a VPC
 ///
 /// Creates it, or replaces it as a whole. 409 names the VPC that has its network.
 #[utoipa::path(put, path = "/v1/vpcs/{name}", tag = "objects", request_body = VpcFields, params(("name" = String, Path)),
     responses((status = 200, body = Vpc), (status = "4XX", body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn put_vpc(route: State<Route>, name: Named, body: Body<VpcFields>) -> Answer<Vpc> {
+pub(super) async fn put_vpc(route: Writing, name: Named, body: Body<VpcFields>) -> Answer<Vpc> {
     put(route, name, body).await
 }
 
@@ -38,7 +40,7 @@ pub(super) async fn get_vpc(route: State<Route>, name: Named, at: Params<ObjectA
 /// Deleting an absent one is no error.
 #[utoipa::path(delete, path = "/v1/vpcs/{name}", tag = "objects", params(("name" = String, Path)),
     responses((status = 200, body = Deleted), (status = "4XX", body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn delete_vpc(route: State<Route>, name: Named) -> Answer<Deleted> {
+pub(super) async fn delete_vpc(route: Writing, name: Named) -> Answer<Deleted> {
     delete::<Vpc>(route, name).await
 }
 
@@ -71,7 +73,7 @@ pub(super) async fn list_vpcs(State(route): State<Route>, Params(list): Params<V
     params(("name" = String, Path)),
     responses((status = 200, body = GatewayCluster), (status = "4XX", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn put_gateway_cluster(
-    route: State<Route>,
+    route: Writing,
     name: Named,
     body: Body<GatewayClusterFields>,
 ) -> Answer<GatewayCluster> {
@@ -94,7 +96,7 @@ pub(super) async fn get_gateway_cluster(
 /// Deleting an absent one is no error.
 #[utoipa::path(delete, path = "/v1/gateway-clusters/{name}", tag = "objects", params(("name" = String, Path)),
     responses((status = 200, body = Deleted), (status = "4XX", body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn delete_gateway_cluster(route: State<Route>, name: Named) -> Answer<Deleted> {
+pub(super) async fn delete_gateway_cluster(route: Writing, name: Named) -> Answer<Deleted> {
     delete::<GatewayCluster>(route, name).await
 }
 
@@ -114,7 +116,7 @@ pub(super) async fn list_gateway_clusters(
 /// Creates it, or replaces it as a whole; its status stays.
 #[utoipa::path(put, path = "/v1/nodes/{name}", tag = "objects", request_body = NodeFields, params(("name" = String, Path)),
     responses((status = 200, body = Node), (status = "4XX", body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn put_node(route: State<Route>, name: Named, body: Body<NodeFields>) -> Answer<Node> {
+pub(super) async fn put_node(route: Writing, name: Named, body: Body<NodeFields>) -> Answer<Node> {
     put(route, name, body).await
 }
 
@@ -132,7 +134,7 @@ pub(super) async fn get_node(route: State<Route>, name: Named, at: Params<Object
 /// Deleting an absent one is no error.
 #[utoipa::path(delete, path = "/v1/nodes/{name}", tag = "objects", params(("name" = String, Path)),
     responses((status = 200, body = Deleted), (status = "4XX", body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn delete_node(route: State<Route>, name: Named) -> Answer<Deleted> {
+pub(super) async fn delete_node(route: Writing, name: Named) -> Answer<Deleted> {
     delete::<Node>(route, name).await
 }
 
@@ -161,12 +163,13 @@ pub(super) async fn heartbeat(
     }
     let applied_revision = signed(beat.applied_revision, "applied_revision")?;
     let request = pb::HeartbeatRequest { node, ttl_ms: beat.ttl_ms.unwrap_or(0), applied_revision };
-    let done = objects::heartbeat(route.engine(), request).await.map_err(|error| problem(error, ""))?;
+    let done = objects::heartbeat(route.engine(), request).await;
+    let done = done.map_err(|error| Problem::of_request(error).renamed("node", "name"))?;
     Ok(Json(Newest { revision: done.header.map_or(0, |header| unsigned(header.revision)) }))
 }
 
 async fn put<T: Shown>(
-    State(route): State<Route>,
+    (State(route), _): Writing,
     Named(name): Named,
     Body(fields): Body<T::Fields>,
 ) -> Answer<T> {
@@ -188,14 +191,14 @@ async fn get<T: Shown>(
     match objects::get(route.engine(), request).await {
         Ok(found) => T::of(found.object.unwrap_or_default()),
         Err(Error::Refused(Kind::NotFound, detail)) => Err(Problem::not_found("object_unknown", detail)),
-        Err(error) => Err(problem(error, T::PREFIX)),
+        Err(error) => Err(problem(error, "object.")),
     }
 }
 
-async fn delete<T: Shown>(State(route): State<Route>, Named(name): Named) -> Answer<Deleted> {
+async fn delete<T: Shown>((State(route), _): Writing, Named(name): Named) -> Answer<Deleted> {
     let object = Some(pb::ObjectName { kind: T::KIND.into(), name });
     let request = pb::DeleteObjectRequest { object };
-    let done = objects::delete(route.engine(), request).await.map_err(|error| problem(error, T::PREFIX))?;
+    let done = objects::delete(route.engine(), request).await.map_err(|error| problem(error, "object."))?;
     let revision = done.header.map_or(0, |header| unsigned(header.revision));
     Ok(Json(Deleted { deleted: u64::from(done.deleted), revision }))
 }

@@ -7,9 +7,10 @@ use super::model::{
 use crate::commands::{check_space, long_read, pinned, read};
 use crate::error::{Error, Kind};
 use crate::grpc::route::lookup::LOOKUPS_PER_HOLD;
+use crate::grpc::route::translate::quoted;
 use crate::grpc::route::write::{self, deleted, operation};
 use crate::grpc::route::{Route, batch, translate};
-use crate::http::extract::{self, Body, Params};
+use crate::http::extract::{self, Body, Params, Unconditional};
 use crate::http::problem::Problem;
 use axum::Json;
 use axum::extract::{FromRequestParts, Path, State};
@@ -35,7 +36,8 @@ impl<S: Send + Sync> FromRequestParts<S> for Address {
             Problem::new(StatusCode::BAD_REQUEST, "invalid_path", "The path is wrong", detail)
         };
         let Path((vni, ip)) = path.map_err(|rejection| refused(rejection.body_text()))?;
-        let vni = vni.parse().map_err(|_| Problem::field("vni", format!("{vni:?} is not a number")))?;
+        let number = vni.parse();
+        let vni = number.map_err(|_| Problem::field("vni", format!("{} is not a number", quoted(&vni))))?;
         Ok(Self(translate::rule_key(vni, &ip).map_err(|text| Problem::wrong(&text))?))
     }
 }
@@ -56,7 +58,7 @@ pub(super) async fn get(
     let consistency = extract::consistency(at.local, at.lag_entries_max, at.lag_ms_max)?;
     let view = read(route.engine(), consistency).await?;
     let found = match at.at_revision {
-        None => view.memory().routes.look().get(&key)?.map(|rule| translate::shown(&rule)),
+        None | Some(0) => view.memory().routes.look().get(&key)?.map(|rule| translate::shown(&rule)),
         Some(revision) => past(view, key, Revision(revision)).await?,
     };
     let rule = found.ok_or_else(|| {
@@ -64,10 +66,17 @@ pub(super) async fn get(
         Problem::not_found("rule_unknown", format!("network {vni} has no rule for {ip}"))
     })?;
     let tag = etag(unsigned(rule.revision));
-    if headers.get(header::IF_NONE_MATCH) == Some(&tag) {
+    if is_known(&headers, &tag) {
         return Ok((StatusCode::NOT_MODIFIED, [(header::ETAG, tag)]).into_response());
     }
     Ok(tagged(tag, RoutingRule::of(rule)))
+}
+
+/// Whether the client has what this ETag is of (RFC 9110, 13.1.2). A proxy that compresses answers makes tags weak.
+fn is_known(headers: &HeaderMap, tag: &HeaderValue) -> bool {
+    let values = headers.get_all(header::IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok());
+    let mut known = values.flat_map(|value| value.split(',')).map(str::trim);
+    known.any(|known| known == "*" || known.strip_prefix("W/").unwrap_or(known) == tag)
 }
 
 async fn past(view: ReadView, key: RuleKey, revision: Revision) -> Result<Option<pb::Rule>, Problem> {
@@ -79,8 +88,10 @@ async fn past(view: ReadView, key: RuleKey, revision: Revision) -> Result<Option
         };
         route::rule(view.view().at(sequence), key).map(Ok)
     });
-    let unavailable = |unavailable| Problem::from(Error::from(unavailable)).named("at_revision");
-    Ok(found.await?.map_err(unavailable)?.map(|rule| translate::shown(&rule.as_ref())))
+    let found = found.await?.map_err(|unavailable| {
+        Problem::of_request(translate::unavailable("at_revision", revision, &unavailable))
+    });
+    Ok(found?.map(|rule| translate::shown(&rule.as_ref())))
 }
 
 fn etag(revision: u64) -> HeaderValue {
@@ -126,7 +137,7 @@ pub(super) async fn put(
 
 /// What a request's headers ask of the rule: the header, and the revision at which it must be, 0 if it must not exist.
 fn condition(headers: &HeaderMap) -> Result<Option<(&'static str, u64)>, Problem> {
-    let wrong = |field: &str, what| Err(Problem::field(field, format!("{what}; nothing was done")));
+    let wrong = |field: &str, what: &str| Err(Problem::field(field, format!("{what}; nothing was done")));
     match (headers.get(header::IF_MATCH), headers.get(header::IF_NONE_MATCH)) {
         (None, None) => Ok(None),
         (None, Some(value)) if value == "*" => Ok(Some(("If-None-Match", 0))),
@@ -136,7 +147,7 @@ fn condition(headers: &HeaderMap) -> Result<Option<(&'static str, u64)>, Problem
             let tag = value.to_str().ok().and_then(|tag| tag.strip_prefix('"')?.strip_suffix('"'));
             match tag.and_then(|tag| tag.parse::<i64>().ok()) {
                 Some(revision @ 1..) => Ok(Some(("If-Match", revision.unsigned_abs()))),
-                _ => wrong("If-Match", "it is not the ETag of a rule, as \"17\""),
+                _ => wrong("If-Match", &format!("{value:?} is not the ETag of a rule, as \"17\"")),
             }
         }
     }
@@ -169,6 +180,7 @@ fn refused(error: Error, header: Option<&str>) -> Problem {
     responses((status = 200, body = BatchDone), (status = "4XX", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn batch(
     State(route): State<Route>,
+    _: Unconditional,
     Body(wanted): Body<RuleBatch>,
 ) -> Result<Json<BatchDone>, Problem> {
     let mut puts = Vec::with_capacity(wanted.puts.len());
@@ -223,6 +235,7 @@ pub(super) async fn delete(
     responses((status = 200, body = Deleted), (status = "4XX", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn delete_all(
     State(route): State<Route>,
+    _: Unconditional,
     Params(all): Params<AllOf>,
 ) -> Result<Json<Deleted>, Problem> {
     let all_of = match (all.group, all.vni) {
@@ -232,7 +245,7 @@ pub(super) async fn delete_all(
         (Some(_), Some(_)) => return Err(Problem::field("group", "give either a group or a vni, not both")),
     };
     let request = pb::DeleteRequest { keys: Vec::new(), all_of: Some(all_of) };
-    let done = write::delete(route.engine(), request).await.map_err(super::list::wrong)?;
+    let done = write::delete(route.engine(), request).await.map_err(Problem::of_request)?;
     let revision = done.header.map_or(0, |header| unsigned(header.revision));
     Ok(Json(Deleted { deleted: done.deleted, revision }))
 }

@@ -64,11 +64,9 @@ impl Pages {
 
     /// The first `count` events of a stream: name, id, data.
     async fn events(&mut self, query: &str, seen: &str, count: usize) -> Vec<(String, String, Value)> {
-        let mut request = Request::builder().uri(format!("/v1/rules/events{query}"));
-        if !seen.is_empty() {
-            request = request.header("last-event-id", seen);
-        }
-        let answer = self.0.call(request.body(Body::empty()).unwrap()).await.unwrap();
+        let seen = [("last-event-id", seen)];
+        let seen = if seen[0].1.is_empty() { &[] } else { &seen[..] };
+        let answer = self.0.call(events_request(query, seen)).await.unwrap();
         assert_eq!(answer.status(), 200);
         let (mut text, mut pieces) = (String::new(), answer.into_body().into_data_stream());
         while text.matches("\n\n").count() < count {
@@ -82,6 +80,12 @@ impl Pages {
         let data = |event| serde_json::from_str(&field(event, "data")).unwrap();
         events.map(|event| (field(event, "event"), field(event, "id"), data(event))).collect()
     }
+}
+
+fn events_request(query: &str, headers: &[(&str, &str)]) -> Request {
+    let request = Request::builder().uri(format!("/v1/rules/events{query}"));
+    let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
+    request.body(Body::empty()).unwrap()
 }
 
 fn with_pages(test: impl AsyncFnOnce(Pages, Engine)) {
@@ -204,12 +208,16 @@ fn what_is_wrong_is_named_with_its_field_and_nothing_is_written() {
             ("GET", "/v1/rules?group=a&after=1", Value::Null, "invalid_field", Some("after")),
             ("GET", "/v1/rules?group=a&after=1/x", Value::Null, "invalid_field", Some("after.ip")),
             ("GET", "/v1/rules?group=a&lag_ms_max=1", Value::Null, "invalid_field", Some("lag_ms_max")),
-            ("GET", "/v1/rules?grup=a", Value::Null, "invalid_parameter", None),
+            ("GET", "/v1/rules?grup=a", Value::Null, "invalid_parameter", Some("grup")),
+            ("GET", "/v1/rules?group=a&limit=-1", Value::Null, "invalid_parameter", Some("limit")),
+            ("GET", "/v1/rules?group=a&group=b", Value::Null, "invalid_parameter", None),
+            ("GET", "/v1/rules?group=a&at_revision=99", Value::Null, "out_of_range", Some("at_revision")),
             ("DELETE", "/v1/rules", Value::Null, "invalid_field", Some("group")),
             ("DELETE", "/v1/rules?vni=16777216", Value::Null, "invalid_field", Some("vni")),
             ("GET", "/v1/rules?vni=16777216", Value::Null, "invalid_field", Some("vni")),
             ("GET", &format!("/v1/rules?group={long}"), Value::Null, "invalid_field", Some("group")),
-            ("GET", "/v1/rules/events", Value::Null, "invalid", None),
+            ("GET", "/v1/rules/events", Value::Null, "invalid_field", Some("group")),
+            ("GET", "/v1/rules/events?vni=16777216", Value::Null, "invalid_field", Some("vni")),
             ("GET", "/v1/rules/events?vni=x", Value::Null, "invalid_field", Some("vni")),
             ("GET", "/v1/rules/events?grup=x", Value::Null, "invalid_field", Some("grup")),
         ] {
@@ -217,6 +225,58 @@ fn what_is_wrong_is_named_with_its_field_and_nothing_is_written() {
             assert_eq!(answer.problem(), (400, word.into(), field.map(Into::into)), "{method} {path} {body}");
         }
         assert_eq!(engine.latest().progress().revision, before);
+    });
+}
+
+/// Only rules have ETags: a VPC was replaced although its client had asked for another state of it.
+#[test]
+fn a_condition_that_is_not_checked_is_refused() {
+    with_pages(async |mut pages, engine| {
+        let before = engine.latest().progress().revision;
+        for (method, path, body) in [
+            ("PUT", "/v1/vpcs/a", json!({})),
+            ("DELETE", "/v1/vpcs/a", Value::Null),
+            ("PUT", "/v1/gateway-clusters/a", json!({})),
+            ("DELETE", "/v1/gateway-clusters/a", Value::Null),
+            ("PUT", "/v1/nodes/a", json!({})),
+            ("DELETE", "/v1/nodes/a", Value::Null),
+            ("DELETE", "/v1/rules?group=g", Value::Null),
+            ("POST", "/v1/rules/batch", json!({"puts": [{"vni": 1, "ip": "10.0.0.1"}]})),
+        ] {
+            for (header, value, field) in
+                [("if-match", "\"1\"", "If-Match"), ("if-none-match", "*", "If-None-Match")]
+            {
+                let answer = pages.ask(method, path, &[(header, value)], &body).await;
+                assert_eq!(
+                    answer.problem(),
+                    (400, "invalid_field".into(), Some(field.into())),
+                    "{method} {path}"
+                );
+            }
+        }
+        assert_eq!(engine.latest().progress().revision, before);
+    });
+}
+
+/// A proxy that compresses answers makes their tags weak, and caches send several.
+#[test]
+fn a_rule_is_not_sent_again_to_those_who_have_it() {
+    with_pages(async |mut pages, _| {
+        let path = "/v1/rules/1/10.0.0.1";
+        let revision = pages.put(path, &json!({})).await;
+        for (tag, status) in [
+            (format!("\"{revision}\""), 304),
+            (format!("W/\"{revision}\""), 304),
+            (format!("\"1\", W/\"{revision}\""), 304),
+            ("*".into(), 304),
+            (format!("\"{revision}0\", \"x\""), 200),
+            (format!("{revision}"), 200),
+        ] {
+            let answer = pages.ask("GET", path, &[("if-none-match", &tag)], &Value::Null).await;
+            assert_eq!(answer.status, status, "{tag}");
+        }
+        // As in lists, 0 is the newest revision.
+        assert_eq!(pages.get(&format!("{path}?at_revision=0")).await.json()["revision"], revision);
     });
 }
 
@@ -342,6 +402,15 @@ fn events_go_on_after_the_last_whole_revision_and_not_in_the_future_or_in_anothe
         let out_of_range = |field: &str| (400, "out_of_range".to_owned(), Some(field.to_owned()));
         let answer = pages.get(&format!("/v1/rules/events?group=g&from_revision={future}")).await;
         assert_eq!(answer.problem(), out_of_range("from_revision"));
+        let detail = answer.json()["detail"].as_str().unwrap().to_owned();
+        assert!(
+            detail.starts_with(&format!("{future} is in the future, the newest revision is {done}")),
+            "{detail}"
+        );
+        // Some clients send an empty id before they have seen one.
+        let seen = [("last-event-id", "")];
+        let events = pages.0.call(events_request("?group=g", &seen)).await.unwrap();
+        assert_eq!(events.status(), 200);
         for (id, problem) in [
             (place(future), out_of_range("Last-Event-ID")),
             (format!("{one}@00000000000000ff"), out_of_range("Last-Event-ID")),
@@ -470,7 +539,9 @@ fn objects_are_written_read_listed_and_deleted() {
         let beat = json!({"ttl_ms": 60_000, "applied_revision": 3});
         assert_eq!(pages.ask("POST", "/v1/nodes/a/heartbeat", &[], &beat).await.status, 200);
         assert_eq!(pages.ask("POST", "/v1/nodes/a/heartbeat", &[], &Value::Null).await.status, 200);
-        assert_eq!(pages.ask("POST", "/v1/nodes/x/heartbeat", &[], &beat).await.problem().0, 404);
+        let nobody = pages.ask("POST", "/v1/nodes/x/heartbeat", &[], &beat).await;
+        assert_eq!(nobody.problem().0, 404);
+        assert!(nobody.body.contains("\\\"x\\\""), "{}", nobody.body);
         for node in
             [pages.get("/v1/nodes/a").await.json(), pages.get("/v1/nodes").await.json()["nodes"][0].clone()]
         {
