@@ -146,7 +146,7 @@ fn txn_grows(txn: &kv::Txn) -> bool {
     txn.success.iter().chain(&txn.failure).any(|operation| match &operation.step {
         Some(Step::Put(put)) => put_grows(put),
         Some(Step::Txn(txn)) => txn_grows(txn),
-        Some(Step::Range(_) | Step::Delete(_)) | None => false,
+        Some(Step::Range(_) | Step::Delete(_) | Step::Publish(_)) | None => false,
     })
 }
 

@@ -5,6 +5,7 @@
 //! replaying the log from the stored progress restores them.
 
 use crate::history::{Event, Recorder};
+use crate::message::Message;
 use crate::progress::write_progress;
 use crate::store::{Store, StoreError, View};
 use crate::tx::Tx;
@@ -16,12 +17,13 @@ pub(crate) struct Entry<'a> {
     progress: Progress,
     recorder: Recorder,
     events: Vec<Event>,
+    messages: Vec<Message>,
 }
 
 impl<'a> Entry<'a> {
     /// An entry; `progress` already has its index and term.
     pub(crate) fn begin(store: &'a dyn Store, progress: Progress) -> Self {
-        Self { store, progress, recorder: Recorder::default(), events: Vec::new() }
+        Self { store, progress, recorder: Recorder::default(), events: Vec::new(), messages: Vec::new() }
     }
 
     pub(crate) fn progress(&self) -> &Progress {
@@ -50,6 +52,7 @@ impl<'a> Entry<'a> {
     ) -> Result<T, StoreError> {
         let mut tx = Tx::begin(self.store, &self.progress, &mut self.recorder);
         let done = command(&mut tx)?;
+        self.messages.append(&mut tx.take_messages());
         self.events.extend(tx.finish(&mut self.progress));
         Ok(done)
     }
@@ -66,11 +69,11 @@ impl<'a> Entry<'a> {
     }
 
     /// Writes the event record and the progress record.
-    pub(crate) fn finish(mut self) -> (Progress, Vec<Event>) {
+    pub(crate) fn finish(mut self) -> (Progress, Vec<Event>, Vec<Message>) {
         self.recorder.write(self.store);
         // The progress record takes a sequence of its own, so no key is ever written twice at one sequence.
         self.progress.sequence = self.progress.sequence.next();
         write_progress(self.store, &self.progress);
-        (self.progress, self.events)
+        (self.progress, self.events, self.messages)
     }
 }

@@ -194,6 +194,10 @@ fn delete(random: &mut Random) -> kv::Delete {
     kv::Delete { key: bytes(random), range_end: range_end(random), prev_kv: random.once_in(2) }
 }
 
+fn publish(random: &mut Random) -> kv::Publish {
+    kv::Publish { channel: bytes(random), payload: bytes(random) }
+}
+
 fn range(random: &mut Random) -> kv::Range {
     let bound = |random: &mut Random| if random.once_in(4) { signed(random) } else { 0 };
     kv::Range {
@@ -223,6 +227,7 @@ fn step(random: &mut Random, depth: u64) -> kv::TxnOperation {
     let step = match random.below(8) {
         0 => return kv::TxnOperation { step: None },
         1 | 2 => Step::Range(range(random)),
+        3 if random.once_in(4) => Step::Publish(publish(random)),
         3 => Step::Delete(delete(random)),
         // It ends: each level is less likely than the one above it.
         4 | 5 if random.below(4 + depth) < 3 => Step::Txn(txn(random, depth + 1)),

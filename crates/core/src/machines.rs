@@ -5,6 +5,7 @@ use crate::batch::Batch;
 use crate::entry::Entry;
 use crate::faces::{Command, Faces, Memory, Reply};
 use crate::history::{self, Event};
+use crate::message::Message;
 use crate::store::{Store, StoreError, View};
 use crate::system;
 use crate::types::{Index, Progress, Revision, Sequence, Stamp, Term};
@@ -34,6 +35,8 @@ pub struct Outcome {
     pub replies: Vec<Reply>,
     /// The changes, in revision order.
     pub events: Vec<Event>,
+    /// What was said, in order.
+    pub messages: Vec<Message>,
 }
 
 impl Machines {
@@ -125,12 +128,12 @@ impl Machines {
         replies: Vec<Reply>,
     ) -> Result<Outcome, StoreError> {
         let compacted_before = self.progress.compacted;
-        let (progress, events) = entry.finish();
+        let (progress, events, messages) = entry.finish();
         self.progress = progress;
         if progress.compacted != compacted_before {
             forget_compacted(store, &progress)?;
         }
-        Ok(Outcome { replies, events })
+        Ok(Outcome { replies, events, messages })
     }
 }
 
@@ -175,7 +178,7 @@ pub fn found_again(
 }
 
 fn end_founding(entry: Entry<'_>) -> Progress {
-    let (progress, events) = entry.finish();
+    let (progress, events, _) = entry.finish();
     assert_eq!(events, [], "founding changes nothing that has a revision");
     progress
 }
@@ -201,7 +204,10 @@ fn forget_compacted(store: &dyn Store, progress: &Progress) -> Result<(), StoreE
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kv::{Operation, Put, Range, Refusal, range};
+    use crate::kv::{
+        self, Compare, CompareResult, CompareTarget, Operation, Publish, Put, Range, Refusal, Txn,
+        TxnOperation, range, txn_operation::Step,
+    };
     use crate::store::MemoryStore;
 
     fn put(store: &MemoryStore, value: &'static str) -> Progress {
@@ -216,6 +222,45 @@ mod tests {
         let request = Range { key: "k".into(), revision, ..Range::default() };
         let reply = range(View::new(store, progress.sequence), progress, &request).unwrap()?;
         Ok((reply.kvs[0].value.clone(), reply.kvs[0].mod_revision))
+    }
+
+    #[test]
+    fn messages_are_those_of_the_chosen_steps_in_order_and_have_no_revision() {
+        let store = MemoryStore::new();
+        let mut machines = Machines::open(&store).unwrap();
+        let say = |channel: &'static str| {
+            let publish = Publish { channel: channel.into(), payload: "p".into() };
+            TxnOperation { step: Some(Step::Publish(publish)) }
+        };
+        let absent = Compare {
+            key: "k".into(),
+            target: Some(CompareTarget::Version(0)),
+            result: CompareResult::Equal.into(),
+            ..Compare::default()
+        };
+        let put = Put { key: "k".into(), ..Put::default() };
+        let first = TxnOperation { step: Some(Step::Put(put)) };
+        let if_absent = |success| Txn { compare: vec![absent.clone()], success, failure: vec![say("there")] };
+        let within = if_absent(vec![say("within")]);
+        let within = TxnOperation { step: Some(Step::Txn(within)) };
+        let long = "c".repeat(kv::KEY_BYTES_MAX + 1);
+        let refused = Publish { channel: long.into(), payload: Bytes::new() };
+        let refused = vec![say("never"), TxnOperation { step: Some(Step::Publish(refused)) }];
+        let txns = [
+            if_absent(vec![first, say("absent"), within, say("again")]),
+            if_absent(vec![say("never")]),
+            Txn { success: refused, ..Txn::default() },
+        ];
+        let commands: Vec<_> = txns.into_iter().map(|txn| Operation::Txn(txn).into_command()).collect();
+        let payload = Batch::encode(Stamp(1), &commands);
+        let outcome = machines.apply(&store, Index(1), Term(1), payload).unwrap();
+        let said: Vec<_> = outcome.messages.iter().map(|message| &message.channel[..]).collect();
+        assert_eq!(said, [&b"absent"[..], b"within", b"again", b"there"]);
+        assert_eq!(outcome.events.len(), 1);
+        assert_eq!(machines.progress().revision, outcome.events[0].revision);
+        let refusal = Refusal::KeyTooLong { bytes: kv::KEY_BYTES_MAX + 1 };
+        let Reply::Kv(reply) = &outcome.replies[2] else { panic!("{:?}", outcome.replies) };
+        assert_eq!(reply.result, Err(refusal));
     }
 
     /// A client's cache that had seen revision 4 of the old cluster took the new one's for the same, and kept what was

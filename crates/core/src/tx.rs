@@ -2,6 +2,7 @@
 
 use crate::history::{self, Change, Event, Recorder, Unavailable};
 use crate::limits::{STORE_KEY_BYTES_MAX, STORE_VALUE_BYTES_MAX};
+use crate::message::Message;
 use crate::store::{Order, Scan, Store, StoreError, View};
 use crate::types::{Progress, Revision, Sequence, Stamp};
 use bytes::Bytes;
@@ -24,6 +25,7 @@ pub struct Tx<'a> {
     written_by_key: Option<HashMap<Bytes, usize>>,
     /// The changes under another name: index in `changes`, and the store key that holds the value.
     aliases: Vec<(usize, Bytes)>,
+    messages: Vec<Message>,
 }
 
 impl<'a> Tx<'a> {
@@ -38,6 +40,7 @@ impl<'a> Tx<'a> {
             written: Vec::new(),
             written_by_key: None,
             aliases: Vec::new(),
+            messages: Vec::new(),
         }
     }
 
@@ -163,6 +166,16 @@ impl<'a> Tx<'a> {
             self.aliases.push((self.changes.len(), key.clone()));
         }
         self.changes.push(Change { key: name, value });
+    }
+
+    /// Says something to whoever listens: it takes no revision, and is kept nowhere.
+    pub fn publish(&mut self, message: Message) {
+        self.messages.push(message);
+    }
+
+    /// Takes what was said.
+    pub(crate) fn take_messages(&mut self) -> Vec<Message> {
+        std::mem::take(&mut self.messages)
     }
 
     /// Ends the command: records its event, if anything changed, and moves `progress` past it.

@@ -8,7 +8,9 @@ use quoin_consensus::replica::{
     Barrier, Committed, Content, Expectation, GIVE_UP_TICKS, Lost, ReadWaiter, Waiter,
 };
 use quoin_core::machines::Outcome;
-use quoin_core::{Event, Index, Machines, Memory, Progress, Reply, Stamp, Store, StoreError, Term, system};
+use quoin_core::{
+    Event, Index, Machines, Memory, Message, Progress, Reply, Stamp, Store, StoreError, Term, system,
+};
 use std::collections::BTreeMap;
 
 /// One replica's machines, and who waits for which entry.
@@ -30,6 +32,8 @@ pub type Observer = Box<dyn FnMut(Index, &[Reply], &[Event]) + Send>;
 pub struct Applied {
     /// For watchers, in revision order.
     pub events: Vec<Event>,
+    /// For listeners, in order.
+    pub messages: Vec<Message>,
     /// To be sent once the new state can be read.
     pub answers: Vec<(Waiter, Result<Reply, Lost>)>,
     /// Whether the cluster's own records (members, alarms) may have changed.
@@ -102,7 +106,7 @@ impl Applier {
                 (self.machines.apply_configuration(store, index, term, configuration, command)?, true)
             }
         };
-        let Outcome { replies, events } = outcome;
+        let Outcome { replies, events, messages } = outcome;
         if let Some(observer) = &mut self.observer {
             observer(index, &replies, &events);
         }
@@ -110,7 +114,7 @@ impl Applier {
         let system_changed = configured || replies.iter().any(changes_system);
         let commands = replies.len();
         let answers = self.answers(entry.index, entry.term, replies);
-        Ok(Applied { events, answers, system_changed, expired, commands })
+        Ok(Applied { events, messages, answers, system_changed, expired, commands })
     }
 
     fn answers(&mut self, index: u64, term: u64, replies: Vec<Reply>) -> Vec<(Waiter, Result<Reply, Lost>)> {

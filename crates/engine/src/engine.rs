@@ -1,6 +1,7 @@
 //! The handle to a replica, and what the replica says of itself.
 
 use super::guarded;
+use super::messages::Messages;
 use super::metrics::Metrics;
 use super::settings::{Limits, Settings};
 use super::shared::Shared;
@@ -47,6 +48,11 @@ impl Engine {
     /// The hub that watchers register with.
     pub fn hub(&self) -> &Arc<Hub> {
         &self.shared.hub
+    }
+
+    /// What commands say to whoever listens at this replica.
+    pub fn messages(&self) -> &Arc<Messages> {
+        &self.shared.messages
     }
 
     /// The replica's settings.

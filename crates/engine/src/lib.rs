@@ -24,6 +24,7 @@ mod input;
 pub mod join;
 mod leadership;
 mod membership;
+pub mod messages;
 mod metrics;
 mod newcomers;
 mod owner;

@@ -50,6 +50,8 @@ pub struct Metrics {
     pub client_garbage: IntCounter,
     /// Connections on the HTTP port closed for bytes that are no request.
     pub http_garbage: IntCounter,
+    /// Connections closed because they did not take what was said on the channels they listened to.
+    pub subscribers_lost: IntCounter,
     gauges: Gauges,
 }
 
@@ -159,6 +161,10 @@ impl Default for Metrics {
             "quoin_client_garbage_connections_total",
             "Client connections closed for bytes that no client sends.",
         );
+        let subscribers_lost = make.counter(
+            "quoin_resp_subscribers_lost_total",
+            "Connections closed because they did not take the messages of their channels.",
+        );
         let http_garbage = make.counter(
             "quoin_http_garbage_connections_total",
             "HTTP connections closed for bytes that are no request.",
@@ -187,6 +193,7 @@ impl Default for Metrics {
             leader_changes,
             client_garbage,
             http_garbage,
+            subscribers_lost,
             gauges,
             registry,
         }

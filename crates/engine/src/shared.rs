@@ -3,6 +3,7 @@
 use super::alone::Alone;
 use super::clock::Clock;
 use super::input::{Input, Inputs};
+use super::messages::Messages;
 use super::metrics::Metrics;
 use super::owner::{Owner, Settle};
 use super::purge::Holds;
@@ -53,6 +54,7 @@ pub(crate) struct Shared {
     pub(crate) holds: Mutex<Holds>,
     pub(crate) stores: Mutex<StoreFolder>,
     pub(crate) hub: Arc<Hub>,
+    pub(crate) messages: Arc<Messages>,
     transport: OnceLock<Arc<Transport>>,
     /// In a simulation, what stands where connections and threads would.
     pub(crate) surroundings: Option<Arc<Surroundings>>,
@@ -120,6 +122,7 @@ impl Shared {
             holds: Mutex::default(),
             stores: Mutex::new(stores),
             hub,
+            messages: Arc::default(),
             transport: OnceLock::new(),
             surroundings,
             published,

@@ -29,6 +29,36 @@ def strings():
     assert [client(replica).get("py:a") for replica in range(3)] == ["2"] * 3
 
 
+def messages():
+    listener = client(1).pubsub(ignore_subscribe_messages=True)
+    listener.subscribe("py:channel")
+    listener.psubscribe("py:ch*")
+
+    def heard():
+        begun = time.monotonic()
+        while time.monotonic() - begun < 30:
+            message = listener.get_message(timeout=1)
+            if message:
+                return message["type"], message["channel"], message["data"]
+        raise AssertionError("no message came")
+
+    begun = time.monotonic()
+    while client(1).pubsub_numsub("py:channel") != [("py:channel", 1)] or client(1).pubsub_numpat() != 1:
+        assert time.monotonic() - begun < 30, "nobody listens"
+    r = client(2)
+    for number in range(100):
+        r.set("py:said", number)
+        r.publish("py:channel", number)
+        assert heard() == ("message", "py:channel", str(number))
+        assert heard() == ("pmessage", "py:channel", str(number))
+        # Whoever is told by a replica finds there what was written before.
+        assert int(client(1).get("py:said")) >= number
+    with r.pipeline() as pipe:
+        pipe.set("py:said", "last").publish("py:channel", "from a transaction")
+        assert pipe.execute() == [True, 0]
+    assert heard()[2] == "from a transaction"
+
+
 def expiry():
     r = client()
     r.set("py:ttl", "v", px=50_000)
@@ -170,7 +200,7 @@ def absent_commands():
         assert "unknown command 'LPUSH'" in str(error), error
 
 
-for test in [strings, expiry, pipelines_and_transactions, counters_on_all_replicas, notices, scripts,
+for test in [strings, expiry, pipelines_and_transactions, counters_on_all_replicas, notices, messages, scripts,
              a_limit_holds_for_clients_of_all_replicas, locks, absent_commands]:
     test()
     print("redis-py:", test.__name__, "ok")

@@ -131,6 +131,7 @@ const fn row(group: Group, name: &'static str, arity: i32, action: Action, summa
 const READS_ALL: &[Flag] = &[ReadOnly, NoMulti];
 const WRITES_ALL: &[Flag] = &[Write, NoMulti];
 const LISTENS: &[Flag] = &[PubSub, WhileListening];
+const PUBLISHES: &[Flag] = &[Write, PubSub];
 const ALWAYS: &[Flag] = &[WhileListening];
 const AT_ONCE: &[Flag] = &[AtOnce];
 const ALWAYS_AT_ONCE: &[Flag] = &[WhileListening, AtOnce];
@@ -232,6 +233,10 @@ pub(super) static COMMANDS: &[Command] = &[
     row(Notices, "psubscribe", -2, Answers(subscribe::psubscribe), "Listens to patterns.").flags(LISTENS),
     row(Notices, "unsubscribe", -1, Answers(subscribe::unsubscribe), "Ends subscriptions.").flags(LISTENS),
     row(Notices, "punsubscribe", -1, Answers(subscribe::punsubscribe), "Ends subscriptions.").flags(LISTENS),
+    row(Notices, "publish", 3, Writes(subscribe::publish), "Says something on a channel.")
+        .keys(NONE)
+        .flags(PUBLISHES),
+    row(Notices, "pubsub", -2, Answers(subscribe::pubsub), "Describes who listens at this node."),
     row(Tables, "table.mget", -3, LooksUp(Lookup::Decimal), "Returns the values of a table's keys."),
     row(Tables, "table.lookup", 3, LooksUp(Lookup::Blob), "Returns the values of a table's keys, in binary."),
     row(Tables, "table.set", -4, waits!(table::set), "Changes values of a table.").flags(WRITES_ALL),

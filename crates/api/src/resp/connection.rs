@@ -8,6 +8,7 @@
 use super::commands::{Action, Command, Flag};
 use super::keys::{Failed, Keys, Problem, Run, replied};
 use super::lookup::Lookup;
+use super::notices::Ended;
 use super::parse::{is, wrong_count};
 use super::reply::Reply;
 use super::request::{Arguments, Parser, Requests};
@@ -85,7 +86,11 @@ pub(super) async fn serve(mut session: Session, mut stream: TcpStream, life: Lif
                 }
                 messages = session.notices.next(&session.server.engine) => match messages {
                     Ok(messages) => messages.iter().for_each(|message| session.push(message)),
-                    Err(_) => return Ok(()),
+                    Err(Ended::Watch) => return Ok(()),
+                    Err(Ended::Overrun) => {
+                        session.server.engine.metrics().subscribers_lost.inc();
+                        return Ok(());
+                    }
                 },
                 () = &mut ended => return Ok(()),
                 () = stalled(), if announced > 0 => {
@@ -258,7 +263,7 @@ async fn read(session: &mut Session, run: Run, args: &[Bytes]) {
 
 async fn write(session: &mut Session, run: Run, args: &[Bytes]) {
     // A command that only writes needs no view, and goes into the log with its neighbours.
-    let mut keys = Keys::at(None);
+    let mut keys = Keys::at(None).with(&session.server.channels);
     let reply = match run(args, &mut keys) {
         Ok(reply) => match keys.into_operation() {
             Some(operation) => return session.write(operation, reply),

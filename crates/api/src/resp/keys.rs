@@ -8,12 +8,13 @@
 //! **Invariant: Bounded.** Of what is read only mod revisions are kept, at most [`READ_BYTES_MAX`] of them with their
 //! keys, and at most [`WRITTEN_BYTES_MAX`] are to be written.
 
+use super::channels::Channels;
 use super::reply::Reply;
 use crate::error::{Error, Kind};
 use bytes::{Bytes, BytesMut};
 use quoin_core::kv::txn_operation::Step;
 use quoin_core::kv::{
-    self, Compare, CompareResult, CompareTarget, KeyValue, Operation, Put, Ttl, Txn, TxnOperation,
+    self, Compare, CompareResult, CompareTarget, KeyValue, Operation, Publish, Put, Ttl, Txn, TxnOperation,
 };
 use quoin_core::limits::REQUEST_BYTES_MAX;
 use quoin_engine::ReadView;
@@ -64,6 +65,7 @@ enum Write {
 pub(super) struct Written {
     writes: BTreeMap<Bytes, Write>,
     bytes: usize,
+    messages: usize,
 }
 
 /// What the commands of a round see: a state, and the time for which it is shown.
@@ -106,8 +108,12 @@ pub(super) struct Keys<'a> {
     /// large ones.
     read: BTreeMap<Bytes, i64>,
     written: BTreeMap<Bytes, Write>,
-    /// Bytes of values in `written`.
+    /// Bytes of values in `written` and of `messages`.
     written_bytes: usize,
+    /// What is to be said, in order.
+    messages: Vec<Publish>,
+    /// Who is asked how many listen.
+    channels: Option<&'a Channels>,
     /// The stamp must have reached this: a key that was read was found to be over by then.
     stamp_from: u64,
     /// The stamp must not have reached this: a key that was read ends then.
@@ -163,10 +169,17 @@ impl<'a> Keys<'a> {
             read,
             written,
             written_bytes: 0,
+            messages: Vec::new(),
+            channels: None,
             stamp_from: 0,
             stamp_before: None,
             watched: Vec::new(),
         }
+    }
+
+    /// With listeners to be counted.
+    pub(super) fn with(self, channels: &'a Channels) -> Self {
+        Self { channels: Some(channels), ..self }
     }
 
     /// As [`Self::at`], for a command that writes nothing.
@@ -213,12 +226,14 @@ impl<'a> Keys<'a> {
 
     /// What is to be written so far, for [`Self::write_instead`].
     pub(super) fn written(&self) -> Written {
-        Written { writes: self.written.clone(), bytes: self.written_bytes }
+        let messages = self.messages.len();
+        Written { writes: self.written.clone(), bytes: self.written_bytes, messages }
     }
 
     /// Undoes what was to be written since `before`. What was read since then still counts.
     pub(super) fn write_instead(&mut self, before: Written) {
         (self.written, self.written_bytes) = (before.writes, before.bytes);
+        self.messages.truncate(before.messages);
     }
 
     /// The key's state, with this command's own writes.
@@ -286,12 +301,27 @@ impl<'a> Keys<'a> {
         Ok(found)
     }
 
+    /// Says something; returns how many subscriptions of this node it comes to.
+    ///
+    /// # Errors
+    /// What is to be written and said would exceed [`WRITTEN_BYTES_MAX`].
+    pub(super) fn publish(&mut self, channel: &Bytes, payload: &Bytes) -> Result<usize, Failed> {
+        let bytes = channel.len() + payload.len();
+        self.may_add(self.written_bytes, bytes)?;
+        self.written_bytes += bytes;
+        self.messages.push(Publish { channel: channel.clone(), payload: payload.clone() });
+        Ok(self.channels.map_or(0, |channels| channels.count(channel)))
+    }
+
     /// Whether `key` may be written with a value of so many bytes. To be asked before a large one takes memory.
     ///
     /// # Errors
     /// The values to be written would exceed [`WRITTEN_BYTES_MAX`].
     pub(super) fn may_make(&self, key: &Bytes, bytes: usize) -> Result<(), Failed> {
-        let others = self.written_bytes - self.bytes_written_at(key);
+        self.may_add(self.written_bytes - self.bytes_written_at(key), bytes)
+    }
+
+    fn may_add(&self, others: usize, bytes: usize) -> Result<(), Failed> {
         if others.saturating_add(bytes) > WRITTEN_BYTES_MAX {
             let text = format!("values of more than {WRITTEN_BYTES_MAX} bytes are to be written at once");
             return Err(Failed::Error(Error::Refused(Kind::ResourceExhausted, text)));
@@ -358,10 +388,12 @@ impl<'a> Keys<'a> {
 
     /// The command for the log; `None` where nothing is written and nothing watched.
     pub(super) fn into_operation(self) -> Option<Operation> {
-        if self.written.is_empty() && self.watched.is_empty() {
+        if self.written.is_empty() && self.messages.is_empty() && self.watched.is_empty() {
             return None;
         }
         let mut steps: Vec<Step> = self.written.into_iter().map(|(key, write)| step(key, write)).collect();
+        // After the writes: whoever hears of them can read them.
+        steps.extend(self.messages.into_iter().map(Step::Publish));
         if self.read.is_empty() && self.watched.is_empty() && steps.len() == 1 {
             match steps.pop() {
                 Some(Step::Put(put)) => return Some(Operation::Put(put)),

@@ -5,13 +5,14 @@
 //! `expiry.rs`) are functions of their arguments and of `keys.rs`; `transaction.rs` has their writes done, and those
 //! of scripts (`scripts/`).
 //! The others work on the connection's state (`session.rs`): `administration.rs`, `scan.rs` (all keys),
-//! `subscribe.rs` (with `notices.rs`), `lookup.rs` and `table.rs` (lookup tables). `reply.rs` writes the
+//! `subscribe.rs` (with `channels.rs` and `notices.rs`), `lookup.rs` and `table.rs` (lookup tables). `reply.rs` writes the
 //! answers.
 //!
-//! What is deliberately absent: types other than strings, and PUBLISH. An absent command is refused
+//! What is deliberately absent: types other than strings. An absent command is refused
 //! with an error that names it.
 
 mod administration;
+mod channels;
 mod clients;
 mod commands;
 mod connection;
@@ -69,9 +70,12 @@ pub(crate) async fn serve(
     life: Life,
 ) {
     let server = Server::new(engine, library, budget);
+    let channels = server.channels.run();
+    tokio::pin!(channels);
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
+            () = &mut channels => return,
             () = life.ended() => {
                 server.scripts.kill();
                 return;

@@ -1,5 +1,6 @@
 //! What the connections of a node share.
 
+use super::channels::Channels;
 use super::clients::Clients;
 use super::cursors::Cursors;
 use super::scripts::Scripts;
@@ -17,6 +18,7 @@ pub(super) struct Server {
     pub(super) engine: Engine,
     pub(super) library: Arc<Library>,
     pub(super) clients: Arc<Clients>,
+    pub(super) channels: Arc<Channels>,
     pub(super) cursors: Cursors,
     pub(super) scripts: Scripts,
     pub(super) budget: Budget,
@@ -41,6 +43,7 @@ impl Server {
         let kept = Budget::new(&engine);
         Arc::new(Self {
             kept,
+            channels: Channels::new(engine.messages()),
             engine,
             library,
             clients: Arc::default(),

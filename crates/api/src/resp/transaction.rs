@@ -65,9 +65,10 @@ pub(super) async fn atomically<T>(
     watched: &[(Bytes, i64)],
     run: impl Fn(&mut Keys<'_>) -> Result<T, Failed>,
 ) -> Result<Option<T>, Error> {
+    let server = Arc::clone(&session.server);
     for _ in 0..ATTEMPTS_MAX {
         let sight = session.sight().await?;
-        let mut keys = Keys::at(Some(sight));
+        let mut keys = Keys::at(Some(sight)).with(&server.channels);
         let reply = place.run(|| run(&mut keys)).await.map_err(failed)?;
         if !are_unchanged(watched, &sight.view)? {
             return Ok(None);

@@ -1,6 +1,6 @@
 //! What can refuse a put, a deletion or a transaction, checked before anything is written.
 
-use super::command::{Delete, Put, Range, Txn, txn_operation::Step};
+use super::command::{Delete, Publish, Put, Range, Txn, txn_operation::Step};
 use super::own::Own;
 use super::range::{Bounds, answer_bytes, check_revision, each_record, range_in};
 use super::record::{self, KEY_BYTES_MAX, Lease};
@@ -45,6 +45,11 @@ pub(super) fn check_put(tx: &Tx<'_>, put: &Put) -> Done<()> {
 
 pub(super) fn check_delete(delete: &Delete) -> Result<(), Refusal> {
     if delete.key.is_empty() { Err(Refusal::EmptyKey) } else { Ok(()) }
+}
+
+/// The bound on keys serves for channels too, which may be empty.
+fn check_publish(publish: &Publish) -> Result<(), Refusal> {
+    if publish.channel.is_empty() { Ok(()) } else { check_key(&publish.channel) }
 }
 
 /// The record of a lease, which may be ending.
@@ -124,6 +129,7 @@ pub(super) fn check_path<'t>(
                 }
                 answered.extend(answered_by_delete(delete));
             }
+            Step::Publish(publish) => done!(check_publish(publish)),
             Step::Txn(inner) => done!(check_path(tx, inner, path, (&mut *answered, &mut *own), work)?),
         }
     }

@@ -138,6 +138,17 @@ pub enum Ttl {
     At(u64),
 }
 
+/// Says something to whoever listens to a channel.
+#[derive(Clone, PartialEq, Message)]
+pub struct Publish {
+    /// At most as long as a key; may be empty.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub channel: Bytes,
+    /// Any bytes.
+    #[prost(bytes = "bytes", tag = "2")]
+    pub payload: Bytes,
+}
+
 /// Deletes a key or a range.
 #[derive(Clone, PartialEq, Message)]
 pub struct Delete {
@@ -239,7 +250,7 @@ pub struct Txn {
 #[derive(Clone, PartialEq, Message)]
 pub struct TxnOperation {
     /// The step.
-    #[prost(oneof = "txn_operation::Step", tags = "1, 2, 3, 4")]
+    #[prost(oneof = "txn_operation::Step", tags = "1, 2, 3, 4, 5")]
     pub step: Option<txn_operation::Step>,
 }
 
@@ -260,6 +271,9 @@ pub mod txn_operation {
         /// A nested transaction.
         #[prost(message, tag = "4")]
         Txn(super::Txn),
+        /// A message.
+        #[prost(message, tag = "5")]
+        Publish(super::Publish),
     }
 }
 

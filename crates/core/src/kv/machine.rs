@@ -9,7 +9,9 @@
 use super::check::{
     answered_by_delete, check_answer, check_delete, check_key, check_path, check_put, each_deleted, lease_of,
 };
-use super::command::{Command, Delete, Increment, LeaseGrant, Operation, Put, Ttl, Txn, txn_operation::Step};
+use super::command::{
+    Command, Delete, Increment, LeaseGrant, Operation, Publish, Put, Ttl, Txn, txn_operation::Step,
+};
 use super::compare::choose_path;
 use super::deadline::Deadline;
 use super::number::integer;
@@ -23,6 +25,7 @@ use super::work::{LEASE_KEYS_MAX, Work};
 use crate::allowance::Allowance;
 use crate::codec::decode_command;
 use crate::expiry::{Expiry, ExpiryIndex};
+use crate::message::Message;
 use crate::store::{Order, StoreError, View, prefix_end};
 use crate::tx::Tx;
 use crate::types::Stamp;
@@ -223,6 +226,10 @@ impl Machine {
                     self.delete(tx, doomed)
                 }
                 Step::Txn(inner) => done!(self.run(tx, inner, path)?),
+                Step::Publish(Publish { channel, payload }) => {
+                    tx.publish(Message { channel, payload });
+                    Response::Published
+                }
             };
             responses.push(response);
         }

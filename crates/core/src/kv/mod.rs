@@ -31,7 +31,7 @@ mod work;
 pub use check::{METADATA_MAX, REPLY_BYTES_MAX};
 pub use command::{
     Command, Compare, CompareResult, CompareTarget, Delete, Increment, LeaseGrant, MetadataAt, Operation,
-    Put, Range, SortOrder, SortTarget, Ttl, Txn, TxnOperation, txn_operation,
+    Publish, Put, Range, SortOrder, SortTarget, Ttl, Txn, TxnOperation, txn_operation,
 };
 pub use foresight::{covers_ranges, takes_long};
 pub use hash::hash;

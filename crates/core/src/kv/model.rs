@@ -7,8 +7,8 @@
 use super::number::integer;
 use super::record::EXPIRIES;
 use super::{
-    Compare, CompareResult, CompareTarget, Delete, Floor, Increment, KeyValue, LeaseGrant, Operation, Put,
-    Range, RangeReply, Refusal, Reply, Response, SortOrder, SortTarget, Ttl, Txn, TxnOperation,
+    Compare, CompareResult, CompareTarget, Delete, Floor, Increment, KeyValue, LeaseGrant, Operation,
+    Publish, Put, Range, RangeReply, Refusal, Reply, Response, SortOrder, SortTarget, Ttl, Txn, TxnOperation,
     change_to_key_value, floor, lease, leases, range, txn_operation::Step,
 };
 use crate::history::{self, Event, Unavailable};
@@ -215,6 +215,9 @@ fn txn(random: &mut Random, model: &Model, depth: u64) -> Txn {
             let step = match random.below(8) {
                 0..=2 => Step::Range(read(random, model)),
                 3 => Step::Delete(delete(random)),
+                5 if random.once_in(3) => {
+                    Step::Publish(Publish { channel: key(random), payload: Bytes::new() })
+                }
                 4 if depth < 2 => Step::Txn(txn(random, model, depth + 1)),
                 _ => Step::Put(put(random)),
             };
@@ -444,7 +447,7 @@ impl Model {
                 Step::Range(_) => {}
                 Step::Put(put) => self.check_put(self.state(), put)?,
                 Step::Delete(delete) if delete.key.is_empty() => return Err(Refusal::EmptyKey),
-                Step::Delete(_) => {}
+                Step::Delete(_) | Step::Publish(_) => {}
                 Step::Txn(inner) => self.check_steps(inner)?,
             }
         }
@@ -482,6 +485,7 @@ impl Model {
                 Step::Put(put) => self.put(state, written, put)?,
                 Step::Delete(delete) => self.delete(state, written, delete)?,
                 Step::Txn(inner) => self.run(state, written, inner)?,
+                Step::Publish(_) => Response::Published,
             });
         }
         Ok(Response::Txn { succeeded, responses })

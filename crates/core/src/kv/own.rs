@@ -75,7 +75,7 @@ fn reads_ranges(txn: &Txn) -> bool {
         Some(Step::Range(range)) => !range.range_end.is_empty(),
         Some(Step::Delete(delete)) => !delete.range_end.is_empty(),
         Some(Step::Txn(inner)) => reads_ranges(inner),
-        Some(Step::Put(_)) | None => false,
+        Some(Step::Put(_) | Step::Publish(_)) | None => false,
     })
 }
 

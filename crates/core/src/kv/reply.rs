@@ -53,6 +53,8 @@ pub enum Response {
     },
     /// To an increment: the new number.
     Number(i64),
+    /// To a message.
+    Published,
 }
 
 /// The answer to a [`super::Range`].

@@ -17,7 +17,7 @@
 
 use super::{
     Compare, CompareResult, CompareTarget, Delete, Floor, Increment, KeyValue, LeaseGrant, MetadataAt,
-    Operation, Put, Range, Refusal, Reply, Response, SortOrder, SortTarget, Ttl, Txn, TxnOperation,
+    Operation, Publish, Put, Range, Refusal, Reply, Response, SortOrder, SortTarget, Ttl, Txn, TxnOperation,
     change_to_key_value, floor, hash, lease, leases, range, txn_operation::Step,
 };
 use crate::golden::{Line, Vocabulary, World, number};
@@ -112,6 +112,7 @@ fn show(world: &mut World<'_>, response: &Response, indent: &str) {
             }
         }
         Response::Lease { id, ttl_s } => world.say(format!("{indent}lease {id} for {ttl_s} s")),
+        Response::Published => world.say(format!("{indent}published")),
         Response::Number(number) => world.say(format!("{indent}{number}")),
         Response::Revoked { more } => {
             world.say(format!("{indent}revoked{}", if *more { " in part" } else { "" }));
@@ -297,6 +298,7 @@ fn steps(mut text: &str) -> Vec<TxnOperation> {
                 "put" => Step::Put(put(&words[1..])),
                 "del" => Step::Delete(delete(&words[1..])),
                 "get" => Step::Range(get(&words[1..])),
+                "publish" => Step::Publish(Publish { channel: key(words[1]), payload: key(words[2]) }),
                 other => panic!("unknown step {other:?}"),
             }
         };

@@ -102,6 +102,9 @@ impl ApplyThread {
         if !applied.events.is_empty() {
             self.shared.hub.publish(applied.events, progress.revision);
         }
+        if !applied.messages.is_empty() {
+            self.shared.messages.publish(applied.messages);
+        }
         if applied.system_changed {
             self.system_changed()?;
         }

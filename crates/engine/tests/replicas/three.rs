@@ -1,7 +1,8 @@
 //! Three replicas.
 
 use crate::cluster::{Cluster, in_time, put, read, settings, until, value};
-use quoin_core::Revision;
+use quoin_core::kv::{self, txn_operation::Step};
+use quoin_core::{Message, Revision};
 use quoin_engine::watch::Interest;
 use quoin_engine::{Consistency, ReadError};
 
@@ -30,6 +31,32 @@ async fn a_watcher_on_a_follower_sees_writes_through_the_leader() {
         let revision = put(&leader, "k", number.to_string()).await;
         let events = in_time("an event", watcher.next()).await.unwrap();
         assert_eq!(events.iter().map(|event| event.revision).collect::<Vec<_>>(), [revision]);
+    }
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_comes_to_every_replica_once_what_was_written_before_it_can_be_read_there() {
+    let cluster = Cluster::start(3, &settings());
+    let engines: Vec<_> = cluster.engines().collect();
+    engines.iter().for_each(|engine| engine.messages().want(true));
+    let speaker = cluster.follower().await;
+    for number in 0..20 {
+        let text = number.to_string();
+        let put = kv::Put { key: "k".into(), value: text.clone().into(), ..kv::Put::default() };
+        let publish = kv::Publish { channel: "c".into(), payload: text.clone().into() };
+        let steps = [Step::Put(put), Step::Publish(publish.clone())];
+        let success = steps.map(|step| kv::TxnOperation { step: Some(step) }).into();
+        let txn = kv::Operation::Txn(kv::Txn { success, ..kv::Txn::default() });
+        speaker.propose(txn.into_command()).await.unwrap();
+        for engine in &engines {
+            let heard = in_time("a message", engine.messages().next()).await.messages;
+            assert_eq!(
+                heard,
+                [Message { channel: publish.channel.clone(), payload: publish.payload.clone() }]
+            );
+            assert_eq!(value(&engine.latest(), "k").unwrap(), text);
+        }
     }
     cluster.stop().await;
 }
