@@ -31,7 +31,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut config = tonic_prost_build::Config::new();
     config.enable_type_names();
     // Objects are stored as they are encoded: the same object is the same bytes.
-    config.btree_map([".quoin.route.v1"]);
+    config.btree_map([".quoin.route.v1", ".quoin.ledger.v1.Extra"]);
+    // Few transfers have it, and a batch has thousands of transfers.
+    config.boxed(".quoin.ledger.v1.Transfer.extra");
     tonic_prost_build::configure()
         .bytes(".")
         .codec_path(CODEC)

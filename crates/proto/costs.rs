@@ -4,7 +4,7 @@
 
 use prost_types::field_descriptor_proto::{Label, Type};
 use prost_types::{DescriptorProto, FieldDescriptorProto, FileDescriptorSet};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 const STRING_BYTES: usize = 24;
@@ -15,7 +15,7 @@ const NUMBER_BYTES: usize = 8;
 /// What an `Option` or an enum adds to what it holds.
 const TAG_BYTES: usize = 8;
 
-/// Rust code: a `Costs` for every message, and `REQUESTS`, those of the methods' inputs by package and
+/// Rust code: a `Costs` for every message that clients send, and `REQUESTS`, those of the methods' inputs by package and
 /// name.
 pub(super) fn generate(descriptors: &FileDescriptorSet) -> String {
     let mut messages = BTreeMap::new();
@@ -24,18 +24,21 @@ pub(super) fn generate(descriptors: &FileDescriptorSet) -> String {
             collect(&format!(".{}", file.package()), message, &mut messages);
         }
     }
-    let mut out = String::new();
-    for (name, message) in &messages {
-        let fields: String = message.field.iter().filter_map(|field| part(field, &messages)).collect();
-        let name = identifier(name);
-        writeln!(out, "static {name}: Costs = Costs(&[{fields}]);").expect("a string grows");
-        writeln!(out, "const _: () = assert!({name}.is_sound());").expect("a string grows");
-    }
     let services = descriptors.file.iter().flat_map(|file| &file.service);
     let mut inputs: Vec<&str> =
         services.flat_map(|service| &service.method).map(|method| method.input_type()).collect();
     inputs.sort_unstable();
     inputs.dedup();
+    let mut asked = BTreeSet::new();
+    inputs.iter().for_each(|input| reach(input, &messages, &mut asked));
+    let mut out = String::new();
+    // Only what clients send is charged.
+    for (name, message) in messages.iter().filter(|(name, _)| asked.contains(name.as_str())) {
+        let fields: String = message.field.iter().filter_map(|field| part(field, &messages)).collect();
+        let name = identifier(name);
+        writeln!(out, "static {name}: Costs = Costs(&[{fields}]);").expect("a string grows");
+        writeln!(out, "const _: () = assert!({name}.is_sound());").expect("a string grows");
+    }
     out.push_str("const REQUESTS: &[(&str, &str, &Costs)] = &[\n");
     for input in inputs {
         let (package, name) = input[1..].rsplit_once('.').expect("every file has a package");
@@ -53,6 +56,14 @@ fn collect<'a>(parent: &str, message: &'a DescriptorProto, into: &mut Messages<'
         collect(&name, nested, into);
     }
     into.insert(name, message);
+}
+
+/// Adds a message and all that it can hold.
+fn reach<'a>(name: &'a str, messages: &Messages<'a>, into: &mut BTreeSet<&'a str>) {
+    if into.insert(name) {
+        let fields = messages[name].field.iter().filter(|field| field.r#type() == Type::Message);
+        fields.for_each(|field| reach(field.type_name(), messages, into));
+    }
 }
 
 /// `.quoin.kv.v1.PutRequest` as `QUOIN_KV_V1_PUTREQUEST`.

@@ -1,5 +1,6 @@
 //! Bounds on requests, the same on both wires.
 
+use quoin_core::ledger::TRANSFER_METADATA_BYTES_MAX;
 use std::collections::BTreeMap;
 
 /// Maximum bytes of an account's user data.
@@ -8,6 +9,25 @@ const USER_DATA_BYTES_MAX: usize = 256;
 const METADATA_BYTES_MAX: usize = 4096;
 /// Maximum timeout of a pending transfer: ten years.
 pub(crate) const TIMEOUT_MS_MAX: u64 = 10 * 366 * 86_400_000;
+
+/// Checks the size of a transfer's metadata.
+///
+/// # Errors
+/// It is too large.
+pub(crate) fn check_transfer_metadata(metadata: &BTreeMap<String, String>) -> Result<(), String> {
+    check_metadata_bytes(metadata.iter().map(|(name, text)| name.len() + text.len()).sum())
+}
+
+/// As [`check_transfer_metadata`], of so many bytes of names and values.
+///
+/// # Errors
+/// They are too many.
+pub(crate) fn check_metadata_bytes(bytes: usize) -> Result<(), String> {
+    if bytes > TRANSFER_METADATA_BYTES_MAX {
+        return Err(format!("has {bytes} bytes, at most {TRANSFER_METADATA_BYTES_MAX}"));
+    }
+    Ok(())
+}
 
 /// Checks the sizes of user data and metadata.
 ///

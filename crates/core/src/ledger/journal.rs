@@ -80,6 +80,11 @@ impl Entry {
         Transfer::decode_from(&mut reader).expect("checked when the entry was read")
     }
 
+    /// Bytes of the transfer as it is stored.
+    pub fn bytes(&self) -> usize {
+        self.raw.len()
+    }
+
     /// What it moved; `None` if it was refused.
     pub fn effect(&self) -> Option<Resolution> {
         if self.code != Code::Ok {

@@ -7,6 +7,7 @@ use super::command::{
     self, NewAccount, NewCurrency, OPERATION, Operation, Rule, Status, TRANSFERS, UpdateAccount,
 };
 use super::currency::{self, Currency};
+use super::extra::TRANSFER_METADATA_BYTES_MAX;
 use super::fence::Fences;
 use super::hot::Hot;
 use super::journal;
@@ -386,7 +387,9 @@ fn decode_transfers(bytes: &[u8]) -> Option<Decoded<'_>> {
     let allowed = |transfer: &Transfer<'_>| {
         // Only the log's time expires transfers, not a client.
         let asked = !matches!(transfer.kind, Kind::Expired { .. }) && transfer.id != 0;
-        asked && transfer.reference.len().max(transfer.user_data.len()) <= REFERENCE_BYTES_MAX
+        asked
+            && transfer.reference.len().max(transfer.user_data.len()) <= REFERENCE_BYTES_MAX
+            && transfer.extra.metadata.bytes() <= TRANSFER_METADATA_BYTES_MAX
     };
     decoded.members.iter().all(|(transfer, _)| allowed(transfer)).then_some(decoded)
 }

@@ -2,7 +2,9 @@
 //!
 //! `command.rs`, `transfer.rs`, `reply.rs` and `code.rs` are what clients ask and are answered; `machine.rs`
 //! is what a command does to accounts, `run.rs`, `transfers.rs`, `known.rs` and `recording.rs` what it does
-//! to balances, `balancing.rs` and `reverts.rs` for the transfers of these names, with `options.rs`; `query.rs` and `past.rs` are how the store is read, `record.rs` and `journal.rs` are its bytes;
+//! to balances, `balancing.rs` and `reverts.rs` for the transfers of these names, with `options.rs`; `query.rs` and
+//! `past.rs` are how the store is read, `lookup.rs`, `search.rs` and `plan.rs` how many transfers are found,
+//! `record.rs` and `journal.rs` are its bytes, `extra.rs` what is the clients' own;
 //! `currency.rs` is units and decimal amounts, `hot.rs` a cache, `stretch.rs` tells new ids without a lookup,
 //! `fence.rs` keeps streams in order.
 //!
@@ -13,13 +15,16 @@ mod balancing;
 mod code;
 mod command;
 mod currency;
+mod extra;
 mod fence;
 mod hot;
 mod journal;
 mod known;
+mod lookup;
 mod machine;
 mod options;
 mod past;
+mod plan;
 #[cfg(test)]
 mod property;
 mod query;
@@ -30,6 +35,9 @@ mod reverts;
 mod run;
 #[cfg(any(test, feature = "testing"))]
 pub(crate) mod script;
+mod search;
+#[cfg(test)]
+mod searched;
 mod stretch;
 mod transfer;
 mod transfers;
@@ -37,8 +45,10 @@ mod transfers;
 pub use code::Code;
 pub use command::{Amount, NewAccount, NewCurrency, Operation, Rule, Status, UpdateAccount};
 pub use currency::{AmountError, Currency, SCALE_MAX, format_amount, format_signed, iso_scale, parse_amount};
+pub use extra::{Extra, Metadata, TRANSFER_METADATA_BYTES_MAX};
 pub use fence::Fence;
 pub use journal::{Entry, Journal, Resolution};
+pub use lookup::{LOOKUP_MAX, lookup_accounts, lookup_transfers};
 pub use machine::{ACCOUNTS_MAX, Machine, NUMBER_BYTES_MAX};
 pub use options::Options;
 pub use query::{
@@ -50,4 +60,5 @@ pub use record::{AccountRecord, Balances, PendingState, world_account};
 pub use reply::{
     Account, AccountCode, Detail, Line, Page, Reply, Response, TransferReply, TransferState, TransferView,
 };
+pub use search::{Filter, Found, Outcome, Place, READS_MAX, Search, Side, search};
 pub use transfer::{Key, Kind, REFERENCE_BYTES_MAX, TRANSFERS_MAX, Transfer, Transfers};

@@ -1,6 +1,6 @@
 //! How a transfer is done, besides its kind. Few transfers have any of it, so a plain one pays for none.
 //!
-//! In a command and in the journal, a varint whose low 3 bits are the transfer's kind, then a bit for each option:
+//! In a command and in the journal, bits of a transfer's further flags, see transfer.rs:
 //!
 //! ```text
 //! 0x08 balancing debit    0x10 balancing credit
@@ -8,11 +8,10 @@
 //!
 //! An unknown bit is refused: a version that does not know an option must not do without it.
 
-use crate::codec::{Malformed, Reader};
-
 const BALANCING_DEBIT: u64 = 0x08;
 const BALANCING_CREDIT: u64 = 0x10;
-const KNOWN: u64 = BALANCING_DEBIT | BALANCING_CREDIT;
+/// The bits of all options.
+pub(super) const OPTIONS: u64 = BALANCING_DEBIT | BALANCING_CREDIT;
 
 /// How a transfer is done, besides its kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,20 +34,9 @@ impl Options {
         bit(self.balancing_debit, BALANCING_DEBIT) | bit(self.balancing_credit, BALANCING_CREDIT)
     }
 
-    /// A transfer's kind and its options.
-    ///
-    /// # Errors
-    /// There are none, or unknown ones.
-    pub(super) fn decode_from(from: &mut Reader<&[u8]>) -> Result<(u8, Self), Malformed> {
-        let bits = from.varint()?;
-        let (tag, options) = (bits & 0x07, bits & !0x07);
-        if options == 0 || options & !KNOWN != 0 {
-            return Err(from.malformed());
-        }
-        let has = |bit| options & bit != 0;
-        Ok((
-            tag as u8,
-            Self { balancing_debit: has(BALANCING_DEBIT), balancing_credit: has(BALANCING_CREDIT) },
-        ))
+    /// The options whose bits are set.
+    pub(super) fn of(bits: u64) -> Self {
+        let has = |bit| bits & bit != 0;
+        Self { balancing_debit: has(BALANCING_DEBIT), balancing_credit: has(BALANCING_CREDIT) }
     }
 }

@@ -24,7 +24,8 @@ struct Wish {
 
 impl Wish {
     fn transfer(&self) -> Transfer<'static> {
-        Transfer { linked: self.linked, options: self.options, ..Transfer::new(self.id, self.kind) }
+        let options = self.options;
+        super::searched::label(Transfer { linked: self.linked, options, ..Transfer::new(self.id, self.kind) })
     }
 }
 
@@ -429,6 +430,7 @@ fn check(world: &World, model: &Model, pasts: &[(Revision, BTreeMap<u128, Balanc
         let found = transfer(view, *id).unwrap().expect("every answer is recorded");
         assert_eq!((found.entry.code, found.entry.transfer()), (*code, *first), "seed {seed}");
     }
+    super::searched::check(world.view(), &world.machines.progress(), seed);
     // The same log gives the same bytes on a replica that never restarted.
     let (store, mut index) = (MemoryStore::new(), Index(0));
     let mut machines = Machines::open(&store).unwrap();

@@ -181,18 +181,26 @@ pub fn transfer(view: View<'_>, id: u128) -> Result<Option<TransferView>, StoreE
     let Some(location) = view.get(&record::id_key(IDS, id))? else { return Ok(None) };
     let Location::At(revision, position) = record::decode_location(&location)? else { return Ok(None) };
     let Some(entry) = entry_at(view, revision, position)? else { return Ok(None) };
-    let state = match (entry.code, view.get(&record::id_key(PENDING, id))?) {
-        (Code::Ok, Some(record)) => {
-            let pending = PendingRecord::decode(&record)?;
+    view_of(view, entry).map(Some)
+}
+
+/// A transfer of the journal with its present state.
+pub(super) fn view_of(view: View<'_>, entry: Entry) -> Result<TransferView, StoreError> {
+    let transfer = entry.transfer();
+    let state = match entry.code {
+        Code::Ok if matches!(transfer.kind, Kind::Pending { .. }) => {
+            let record = view.get(&record::id_key(PENDING, transfer.id))?;
+            let missing = || StoreError::new("read a pending transfer", "its state is missing");
+            let pending = PendingRecord::decode(&record.ok_or_else(missing)?)?;
             TransferState::Pending(pending.state, Stamp(pending.deadline), pending.ended)
         }
-        (Code::Ok, None) => TransferState::Done,
-        (code, _) => TransferState::Refused(code),
+        Code::Ok => TransferState::Done,
+        code => TransferState::Refused(code),
     };
-    let moved = state == TransferState::Done
-        && matches!(entry.transfer().kind, Kind::Single { .. } | Kind::Post { .. });
-    let reverted_by = if moved { reverted_by(view, id)? } else { None };
-    Ok(Some(TransferView { entry, state, reverted_by }))
+    let moved =
+        state == TransferState::Done && matches!(transfer.kind, Kind::Single { .. } | Kind::Post { .. });
+    let reverted_by = if moved { reverted_by(view, transfer.id)? } else { None };
+    Ok(TransferView { entry, state, reverted_by })
 }
 
 /// The transfer that reverted the one with this id.

@@ -5,24 +5,28 @@
 //! ```text
 //! u8 wishes (1 = answer with balances, 2 = keyed, 4 = fenced), u16 count, little-endian, then each transfer:
 //!    u8    kind in the low 3 bits (0 single, 1 pending, 2 post, 3 void, 4 expired: in the journal only, 5 revert),
-//!          or 7 if it has options, then flags: 0x08 linked to the next, 0x10 currency, 0x20 timeout, 0x40 code, 0x80 texts
-//!    if it has options: varint, kind in the low 3 bits, then the options, at least one: see options.rs
+//!          or 7 if there are further flags, then flags: 0x08 linked to the next, 0x10 currency, 0x20 timeout,
+//!          0x40 code, 0x80 texts
+//!    if there are further flags: varint, kind in the low 3 bits, then at least one of the options, see options.rs, or of
+//!          0x100, 0x200, 0x400 user data of 128, 64, 32 bits, 0x800 metadata
 //!    u128  id
 //!    single, pending: u128 debit account, u128 credit account, varint amount
 //!    post: u128 id of the pending transfer, varint amount, 0 for all of it;   void, expired: u128 its id
 //!    revert: u128 id of the transfer to revert
 //!    by the flags: 8 bytes currency, varint timeout in ms, varint code, bytes reference, bytes user data
+//!    by the further flags: varints of user data, bytes metadata, see extra.rs
 //! if keyed: u128 key, u128 fingerprint
 //! if fenced: u128 stream, varint number, varint number of the batch before it, see fence.rs
 //! ```
 //!
 //! Ids are 16 bytes, big-endian, as in a UUID. Varints are LEB128, up to 128 bits. There is one way to encode
-//! a transfer, so equal contents are equal bytes.
+//! a transfer, so equal contents are equal bytes. Versions before this one refuse kind 7.
 
 use super::command::{TRANSFERS, VERSION};
 use super::currency::Currency;
+use super::extra::{EXTRAS, Extra};
 use super::fence::Fence;
-use super::options::Options;
+use super::options::{OPTIONS, Options};
 use crate::codec::{self, Malformed, Reader};
 use bytes::Bytes;
 
@@ -36,8 +40,10 @@ const WISH_BALANCES: u8 = 1;
 const KEYED: u8 = 2;
 const FENCED: u8 = 4;
 
-/// The kind of a transfer with options follows with them.
-const WITH_OPTIONS: u8 = 7;
+/// The bits of the kind.
+const KIND: u8 = 0x07;
+/// The kind follows, with further flags.
+const FURTHER: u8 = 7;
 const LINKED: u8 = 0x08;
 const CURRENCY: u8 = 0x10;
 const TIMEOUT: u8 = 0x20;
@@ -63,6 +69,8 @@ pub struct Transfer<'a> {
     pub user_data: &'a str,
     /// How else it is done.
     pub options: Options,
+    /// Further numbers and texts of the client's.
+    pub extra: Extra<'a>,
 }
 
 /// What a transfer does. Amounts are in minor units.
@@ -87,8 +95,18 @@ pub enum Kind {
 impl<'a> Transfer<'a> {
     /// A transfer without options.
     pub fn new(id: u128, kind: Kind) -> Self {
-        let options = Options::default();
-        Self { id, kind, linked: false, currency: None, code: 0, reference: "", user_data: "", options }
+        let (options, extra) = (Options::default(), Extra::default());
+        Self {
+            id,
+            kind,
+            linked: false,
+            currency: None,
+            code: 0,
+            reference: "",
+            user_data: "",
+            options,
+            extra,
+        }
     }
 
     /// Whether accounts and amount cannot be told from the transfer alone: the journal says what it moved.
@@ -111,19 +129,19 @@ impl<'a> Transfer<'a> {
             Kind::Expired { .. } => (4, 0),
             Kind::Revert { .. } => (5, 0),
         };
-        let options = self.options.bits();
         let flag = |wanted: bool, flag: u8| if wanted { flag } else { 0 };
         let texts = !self.reference.is_empty() || !self.user_data.is_empty();
-        out.push(
-            (if options > 0 { WITH_OPTIONS } else { tag })
-                | flag(self.linked, LINKED)
-                | flag(self.currency.is_some(), CURRENCY)
-                | flag(timeout_ms > 0, TIMEOUT)
-                | flag(self.code > 0, CODE)
-                | flag(texts, TEXTS),
-        );
-        if options > 0 {
-            codec::put_varint(out, options | u64::from(tag));
+        let flags = flag(self.linked, LINKED)
+            | flag(self.currency.is_some(), CURRENCY)
+            | flag(timeout_ms > 0, TIMEOUT)
+            | flag(self.code > 0, CODE)
+            | flag(texts, TEXTS);
+        match self.options.bits() | self.extra.bits() {
+            0 => out.push(tag | flags),
+            further => {
+                out.push(FURTHER | flags);
+                codec::put_varint(out, further | u64::from(tag));
+            }
         }
         out.extend_from_slice(&self.id.to_be_bytes());
         match self.kind {
@@ -153,14 +171,23 @@ impl<'a> Transfer<'a> {
             codec::put_bytes(out, self.reference.as_bytes());
             codec::put_bytes(out, self.user_data.as_bytes());
         }
+        self.extra.encode_into(out);
     }
 
     pub(super) fn decode_from(from: &mut Reader<&'a [u8]>) -> Result<Self, Malformed> {
         let head = from.byte()?;
-        let (tag, options) = match head & 0x07 {
-            WITH_OPTIONS => Options::decode_from(from)?,
-            tag => (tag, Options::default()),
+        let (tag, further) = match head & KIND {
+            FURTHER => {
+                let bits = from.varint()?;
+                let further = bits & !u64::from(KIND);
+                if further == 0 || further & !(OPTIONS | EXTRAS) != 0 {
+                    return Err(from.malformed());
+                }
+                (bits as u8 & KIND, further)
+            }
+            tag => (tag, 0),
         };
+        let options = Options::of(further);
         let id = from.u128()?;
         let mut kind = match tag {
             0 => Kind::Single { debit: from.u128()?, credit: from.u128()?, amount: from.varint_u128()? },
@@ -198,7 +225,9 @@ impl<'a> Transfer<'a> {
             user_data = from.text()?;
         }
         let code = u32::try_from(code).map_err(|_| from.malformed())?;
-        Ok(Self { id, kind, linked: head & LINKED != 0, currency, code, reference, user_data, options })
+        let extra = if further == 0 { Extra::default() } else { Extra::decode_from(from, further)? };
+        let linked = head & LINKED != 0;
+        Ok(Self { id, kind, linked, currency, code, reference, user_data, options, extra })
     }
 }
 
@@ -348,6 +377,7 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Decoded<'_>, Malformed> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Metadata;
     use super::*;
 
     #[test]
@@ -428,6 +458,39 @@ mod tests {
             let mut other = golden.clone();
             other[6] = options;
             assert!(decode(&other).is_err(), "{options:#x}");
+        }
+    }
+
+    #[test]
+    fn layout_of_what_is_the_clients_is_pinned() {
+        let texts = [("a", "x"), ("bc", "")].map(|(name, text)| (name.to_owned(), text.to_owned()));
+        let metadata = Metadata::encode(&texts.into());
+        let metadata = Metadata::encoded(&metadata);
+        let extra = Extra { user_data_128: 300, user_data_64: 5, user_data_32: 6, metadata };
+        let transfer = Transfer { code: 9, extra, ..Transfer::new(6, Kind::Void { pending: 4 }) };
+        let mut transfers = Transfers::new(false);
+        transfers.push(&transfer);
+        let id = |n: u8| [&[0; 15][..], &[n]].concat();
+        let head = [1, 1, 0, 1, 0, 0x47, 0x83, 0x1e];
+        let golden = [&head[..], &id(6), &id(4), b"\x09\xac\x02\x05\x06\x08\x01a\x01x\x02bc\x00"].concat();
+        let command = transfers.into_command().bytes;
+        assert_eq!(&command[..], &golden[..]);
+        let decoded = decode(&golden).unwrap();
+        assert_eq!(decoded.members[0].0, transfer);
+        assert!(metadata.iter().eq([("a", "x"), ("bc", "")]));
+        for length in 0..golden.len() {
+            assert!(decode(&golden[..length]).is_err(), "cut at {length}");
+        }
+        // No further flag, one that is unknown, a number that is zero, names twice.
+        let changed = |place: usize, byte: u8| {
+            let mut bytes = golden.clone();
+            bytes[place] = byte;
+            decode(&bytes).is_err()
+        };
+        let end = golden.len();
+        assert!(changed(7, 0) && changed(7, 0x3e) && changed(end - 10, 0) && changed(end - 2, 0xff));
+        for texts in [b"\x01a\x01x\x01a\x01x", b"\x01b\x01x\x01a\x01x"] {
+            assert!(decode(&[&golden[..end - 8], texts].concat()).is_err());
         }
     }
 

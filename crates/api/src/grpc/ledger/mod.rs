@@ -6,6 +6,8 @@
 
 mod accounts;
 mod events;
+mod lookup;
+mod query;
 mod refusal;
 mod transfers;
 mod translate;
@@ -87,6 +89,27 @@ impl ledger_server::Ledger for Ledger {
         request: Request<pb::GetTransferRequest>,
     ) -> Result<Response<pb::GetTransferResponse>, Status> {
         Ok(Response::new(transfers::get(&self.book, request.into_inner()).await?))
+    }
+
+    async fn query_transfers(
+        &self,
+        request: Request<pb::QueryTransfersRequest>,
+    ) -> Result<Response<pb::QueryTransfersResponse>, Status> {
+        Ok(Response::new(query::transfers(&self.book, request.into_inner()).await?))
+    }
+
+    async fn lookup_transfers(
+        &self,
+        request: Request<pb::LookupTransfersRequest>,
+    ) -> Result<Response<pb::LookupTransfersResponse>, Status> {
+        Ok(Response::new(lookup::transfers(&self.book, request.into_inner()).await?))
+    }
+
+    async fn lookup_accounts(
+        &self,
+        request: Request<pb::LookupAccountsRequest>,
+    ) -> Result<Response<pb::LookupAccountsResponse>, Status> {
+        Ok(Response::new(lookup::accounts(&self.book, request.into_inner()).await?))
     }
 
     async fn statement(

@@ -2,12 +2,12 @@
 //! field.
 
 use crate::error::Error;
-use crate::ledger::{Applied, TIMEOUT_MS_MAX, check_texts};
+use crate::ledger::{Applied, TIMEOUT_MS_MAX, check_texts, check_transfer_metadata};
 use bytes::Bytes;
 use quoin_core::ledger::{
-    self, AccountRecord, Amount, Balances, Code, Entry, Journal, Kind, NewAccount, NewCurrency, Options,
-    PendingState, REFERENCE_BYTES_MAX, Rule, Status as AccountStatus, TRANSFERS_MAX, Transfer, TransferReply,
-    TransferState, Transfers, UpdateAccount,
+    self, AccountRecord, Amount, Balances, Code, Entry, Extra, Journal, Kind, Metadata, NewAccount,
+    NewCurrency, Options, PendingState, REFERENCE_BYTES_MAX, Rule, Status as AccountStatus, TRANSFERS_MAX,
+    Transfer, TransferReply, TransferState, Transfers, UpdateAccount,
 };
 use quoin_core::{Revision, Stamp};
 use quoin_proto::quoin::ledger::v1 as pb;
@@ -53,7 +53,8 @@ pub(super) fn transfers(request: &pb::CreateTransfersRequest) -> Result<Transfer
     for (place, wanted) in request.transfers.iter().enumerate() {
         let problem =
             |(field, problem): (&str, String)| invalid(format_args!("transfers[{place}].{field}"), problem);
-        transfers.push(&transfer(wanted).map_err(problem)?);
+        let metadata = wanted.extra.as_ref().map_or(Vec::new(), |extra| Metadata::encode(&extra.metadata));
+        transfers.push(&transfer(wanted, &metadata).map_err(problem)?);
     }
     if request.transfers.last().is_some_and(|last| last.linked) {
         return Err(invalid("transfers", "the last one is linked to the next, which is missing"));
@@ -63,7 +64,8 @@ pub(super) fn transfers(request: &pb::CreateTransfersRequest) -> Result<Transfer
 
 type Problem = (&'static str, String);
 
-fn transfer(wanted: &pb::Transfer) -> Result<Transfer<'_>, Problem> {
+/// A transfer; `metadata` is its metadata, encoded.
+fn transfer<'a>(wanted: &'a pb::Transfer, metadata: &'a [u8]) -> Result<Transfer<'a>, Problem> {
     let id = |bytes: &[u8], field| read_id(bytes).map_err(|problem| (field, problem));
     let amount = number(wanted.amount, wanted.amount_high);
     let pair =
@@ -104,6 +106,12 @@ fn transfer(wanted: &pb::Transfer) -> Result<Transfer<'_>, Problem> {
             balancing_debit: wanted.balancing_debit,
             balancing_credit: wanted.balancing_credit,
         },
+        extra: wanted.extra.as_ref().map_or(Extra::default(), |extra| Extra {
+            user_data_128: number(extra.user_data_128, extra.user_data_128_high),
+            user_data_64: extra.user_data_64,
+            user_data_32: extra.user_data_32,
+            metadata: Metadata::encoded(metadata),
+        }),
     })
 }
 
@@ -139,7 +147,12 @@ fn check_fields(wanted: &pb::Transfer, kind: &Kind) -> Result<(), Problem> {
             return Err((field, format!("has {} bytes, at most {REFERENCE_BYTES_MAX}", text.len())));
         }
     }
-    Ok(())
+    match &wanted.extra {
+        None => Ok(()),
+        Some(extra) => {
+            check_transfer_metadata(&extra.metadata).map_err(|problem| ("extra.metadata", problem))
+        }
+    }
 }
 
 /// The answer to a batch.
@@ -308,6 +321,13 @@ fn asked(transfer: &Transfer<'_>) -> pb::Transfer {
         balancing_credit: transfer.options.balancing_credit,
         ..pb::Transfer::default()
     };
+    if transfer.extra != Extra::default() {
+        let Extra { user_data_128, user_data_64, user_data_32, metadata } = transfer.extra;
+        let metadata = metadata.iter().map(|(name, text)| (name.to_owned(), text.to_owned())).collect();
+        let (user_data_128, user_data_128_high) = halves(user_data_128);
+        let extra = pb::Extra { user_data_128, user_data_128_high, user_data_64, user_data_32, metadata };
+        out.extra = Some(Box::new(extra));
+    }
     match transfer.kind {
         Kind::Single { debit, credit, amount } => {
             (out.debit_account, out.credit_account) = (id_bytes(debit), id_bytes(credit));
@@ -360,12 +380,16 @@ pub(super) fn recorded(entry: &Entry) -> pb::Recorded {
 
 /// A transfer and its state.
 pub(super) fn found(view: ledger::TransferView, newest: Revision) -> pb::GetTransferResponse {
-    let mut out = pb::GetTransferResponse {
-        transfer: Some(recorded(&view.entry)),
-        revision: newest.0,
-        reverted_by: view.reverted_by.map(id_bytes).unwrap_or_default(),
-        ..pb::GetTransferResponse::default()
-    };
+    let pb::FoundTransfer { transfer, state, deadline_ms, ended_revision, reverted_by } =
+        found_transfer(&view);
+    pb::GetTransferResponse { transfer, state, deadline_ms, ended_revision, revision: newest.0, reverted_by }
+}
+
+/// As [`found`], one of several.
+pub(super) fn found_transfer(view: &ledger::TransferView) -> pb::FoundTransfer {
+    let transfer = Some(recorded(&view.entry));
+    let reverted_by = view.reverted_by.map(id_bytes).unwrap_or_default();
+    let mut out = pb::FoundTransfer { transfer, reverted_by, ..pb::FoundTransfer::default() };
     if let TransferState::Pending(state, deadline, ended) = view.state {
         let state = match state {
             PendingState::Open => pb::PendingState::Open,

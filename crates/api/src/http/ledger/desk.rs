@@ -5,8 +5,8 @@ use crate::http::problem::Problem;
 use crate::ledger::Book;
 use crate::life::Life;
 use crate::page::PageSizes;
-use quoin_core::Revision;
 use quoin_core::ledger::{self, Currency};
+use quoin_core::{Revision, StoreError, View};
 use quoin_engine::{Consistency, ReadView};
 
 /// Page sizes of all lists.
@@ -32,20 +32,10 @@ impl Desk {
 
     /// The id of the account with the id or the number `name`.
     pub(super) async fn account(&self, name: &str, field: &str) -> Result<u128, Problem> {
-        if let Ok(id) = uuid::Uuid::parse_str(name)
-            && !id.is_nil()
-        {
-            return Ok(id.as_u128());
-        }
-        if let Some(code) = name.strip_prefix("@world/")
-            && let Ok(currency) = code.parse()
-        {
-            return Ok(ledger::world_account(currency).0);
-        }
-        let found = match ledger::account_by_number(self.book.engine().latest().view(), name)? {
+        let found = match named(self.book.engine().latest().view(), name)? {
             Some(id) => Some(id),
             // The account may be newer than this replica's state.
-            None => ledger::account_by_number(self.book.view(Consistency::Linearizable).await?.view(), name)?,
+            None => named(self.book.view(Consistency::Linearizable).await?.view(), name)?,
         };
         let missing = || {
             let shown: String = name.chars().take(64).collect();
@@ -72,6 +62,21 @@ impl Desk {
             }
         }
     }
+}
+
+/// The id that `name` is, or that of the account with this number; `None` if there is no such account.
+pub(super) fn named(view: View<'_>, name: &str) -> Result<Option<u128>, StoreError> {
+    if let Ok(id) = uuid::Uuid::parse_str(name)
+        && !id.is_nil()
+    {
+        return Ok(Some(id.as_u128()));
+    }
+    if let Some(code) = name.strip_prefix("@world/")
+        && let Ok(currency) = code.parse()
+    {
+        return Ok(Some(ledger::world_account(currency).0));
+    }
+    ledger::account_by_number(view, name)
 }
 
 pub(super) fn page_size(limit: Option<u32>) -> Result<usize, Problem> {

@@ -102,6 +102,15 @@ pub(super) fn uuid(text: &str, field: &str) -> Result<u128, Problem> {
     }
 }
 
+/// A number in decimal digits.
+pub(super) fn decimal<N: std::str::FromStr>(text: &str, field: &str) -> Result<N, Problem> {
+    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    digits.then(|| text.parse().ok()).flatten().ok_or_else(|| {
+        let (shown, bits): (String, _) = (text.chars().take(64).collect(), 8 * size_of::<N>());
+        Problem::field(field, format!("{shown:?} is not a number of up to {bits} bits in decimal digits"))
+    })
+}
+
 /// A currency's code.
 pub(super) fn currency(text: &str, field: &str) -> Result<Currency, Problem> {
     let shown: String = text.chars().take(64).collect();

@@ -7,7 +7,9 @@ mod accounts;
 mod desk;
 mod events;
 mod ids;
+mod lookup;
 mod model;
+mod query;
 mod refusal;
 #[cfg(test)]
 mod tests;
@@ -29,11 +31,13 @@ use utoipa::OpenApi;
 pub(super) fn routes(book: Book, life: Life) -> Router {
     Router::new()
         .route("/v1/accounts", post(accounts::create).get(accounts::list))
+        .route("/v1/accounts/lookup", post(lookup::accounts))
         .route("/v1/accounts/batch", post(accounts::create_many))
         .route("/v1/accounts/{account}", get(accounts::get).patch(accounts::patch))
         .route("/v1/accounts/{account}/statement", get(accounts::statement))
         .route("/v1/currencies/{code}", get(accounts::get_currency).put(accounts::put_currency))
-        .route("/v1/transfers", post(transfers::create).get(transfers::list))
+        .route("/v1/transfers", post(transfers::create).get(query::transfers))
+        .route("/v1/transfers/lookup", post(lookup::transfers))
         .route("/v1/transfers/batch", post(transfers::create_many))
         .route("/v1/transfers/{id}", get(transfers::get))
         .route("/v1/transfers/{id}/post", post(transfers::post))
@@ -56,10 +60,12 @@ pub(super) fn routes(book: Book, life: Life) -> Router {
     accounts::statement,
     accounts::get_currency,
     accounts::put_currency,
+    lookup::accounts,
+    lookup::transfers,
     transfers::create,
     transfers::create_many,
     transfers::get,
-    transfers::list,
+    query::transfers,
     transfers::post,
     transfers::void,
     transfers::revert,

@@ -6,8 +6,8 @@
 use crate::http::lists;
 use crate::http::time;
 use quoin_core::ledger::{
-    self, ACCOUNTS_MAX, AccountRecord, Code, Currency, Entry, Kind, Options, PendingState, Resolution,
-    TRANSFERS_MAX, TransferState, TransferView, format_amount, format_signed,
+    self, ACCOUNTS_MAX, AccountRecord, Code, Currency, Entry, Kind, LOOKUP_MAX, Options, PendingState,
+    Resolution, TRANSFERS_MAX, TransferState, TransferView, format_amount, format_signed,
 };
 use quoin_core::{Revision, Stamp};
 use serde::{Deserialize, Serialize};
@@ -319,6 +319,21 @@ pub(crate) struct NewTransfer {
     pub(super) reference: String,
     /// Free text, up to 256 bytes.
     pub(super) user_data: String,
+    /// Free, a number of up to 128 bits in decimal digits: an order.
+    #[serde(default)]
+    #[schema(pattern = "^[0-9]{1,39}$")]
+    pub(super) user_data_128: Option<String>,
+    /// Free, a number of up to 64 bits in decimal digits: a time.
+    #[serde(default)]
+    #[schema(pattern = "^[0-9]{1,20}$")]
+    pub(super) user_data_64: Option<String>,
+    /// Free, a number of up to 32 bits: a shop.
+    #[serde(default)]
+    pub(super) user_data_32: u32,
+    /// Free text by name, up to 1,024 bytes together.
+    #[serde(default, deserialize_with = "metadata")]
+    #[schema(value_type = BTreeMap<String, String>)]
+    pub(super) metadata: Vec<u8>,
 }
 
 /// Money from or to outside: a transfer between an account and `@world/` and its currency.
@@ -344,6 +359,21 @@ pub(crate) struct Movement {
     /// Free text, up to 256 bytes.
     #[serde(default)]
     pub(super) user_data: String,
+    /// Free, a number of up to 128 bits in decimal digits: an order.
+    #[serde(default)]
+    #[schema(pattern = "^[0-9]{1,39}$")]
+    pub(super) user_data_128: Option<String>,
+    /// Free, a number of up to 64 bits in decimal digits: a time.
+    #[serde(default)]
+    #[schema(pattern = "^[0-9]{1,20}$")]
+    pub(super) user_data_64: Option<String>,
+    /// Free, a number of up to 32 bits: a shop.
+    #[serde(default)]
+    pub(super) user_data_32: u32,
+    /// Free text by name, up to 1,024 bytes together.
+    #[serde(default, deserialize_with = "metadata")]
+    #[schema(value_type = BTreeMap<String, String>)]
+    pub(super) metadata: Vec<u8>,
 }
 
 /// The end of a pending transfer.
@@ -363,6 +393,26 @@ pub(crate) struct Ending {
     pub(super) reference: String,
     /// Free text, up to 256 bytes.
     pub(super) user_data: String,
+    /// Free, a number of up to 128 bits in decimal digits: an order.
+    #[serde(default)]
+    #[schema(pattern = "^[0-9]{1,39}$")]
+    pub(super) user_data_128: Option<String>,
+    /// Free, a number of up to 64 bits in decimal digits: a time.
+    #[serde(default)]
+    #[schema(pattern = "^[0-9]{1,20}$")]
+    pub(super) user_data_64: Option<String>,
+    /// Free, a number of up to 32 bits: a shop.
+    #[serde(default)]
+    pub(super) user_data_32: u32,
+    /// Free text by name, up to 1,024 bytes together.
+    #[serde(default, deserialize_with = "metadata")]
+    #[schema(value_type = BTreeMap<String, String>)]
+    pub(super) metadata: Vec<u8>,
+}
+
+/// Reads texts by name, and encodes them as a transfer has them.
+fn metadata<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
+    lists::texts(deserializer).map(|texts| ledger::Metadata::encode(&texts))
 }
 
 /// What to note with a revert.
@@ -381,7 +431,7 @@ pub(crate) struct Reverting {
 }
 
 /// The state of a transfer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum TransferStatus {
     /// It was done.
@@ -441,6 +491,17 @@ pub(crate) struct Transfer {
     pub(super) code: u32,
     pub(super) reference: String,
     pub(super) user_data: String,
+    /// A number in decimal digits; absent if it is 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) user_data_128: Option<String>,
+    /// A number in decimal digits; absent if it is 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) user_data_64: Option<String>,
+    /// Absent if it is 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) user_data_32: Option<u32>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(super) metadata: BTreeMap<String, String>,
     /// The revision that recorded it.
     pub(super) revision: u64,
     /// Its position in the revision.
@@ -507,6 +568,7 @@ impl Transfer {
         }
         // A balancing transfer without a bound that was refused.
         let asked = asked.filter(|amount| *amount > 0 || !transfer.options.is_balancing());
+        let extra = &transfer.extra;
         let released = effect.map_or(0, |effect| effect.pending_amount);
         let status = match code {
             Code::Ok if kind == "pending" => TransferStatus::Pending,
@@ -533,6 +595,14 @@ impl Transfer {
             code: transfer.code,
             reference: transfer.reference.to_owned(),
             user_data: transfer.user_data.to_owned(),
+            user_data_128: Some(extra.user_data_128)
+                .filter(|number| *number > 0)
+                .map(|number| number.to_string()),
+            user_data_64: Some(extra.user_data_64)
+                .filter(|number| *number > 0)
+                .map(|number| number.to_string()),
+            user_data_32: Some(extra.user_data_32).filter(|number| *number > 0),
+            metadata: extra.metadata.iter().map(|(name, text)| (name.to_owned(), text.to_owned())).collect(),
             revision: known.revision.0,
             position: known.position,
             time: time::format(known.stamp.0),
@@ -567,13 +637,16 @@ impl Transfer {
     }
 }
 
-/// A page of transfers, in the order in which they were recorded.
+/// A page of transfers.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct TransferPage {
     pub(super) transfers: Vec<Transfer>,
-    /// The `after` of the next page; absent at the end.
+    /// Of a list of all transfers, oldest first: the `after` of the next page; absent at the end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) next: Option<String>,
+    /// The `cursor` of the next page, with the other parameters unchanged; absent at the end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) cursor: Option<String>,
 }
 
 /// Transfers to create in order, in one step, each with its own result.
@@ -619,6 +692,49 @@ pub(crate) struct Accepted {
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct AcceptedAll {
     pub(super) accepted: Vec<Accepted>,
+}
+
+/// Transfers to look up.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct TransferIds {
+    #[serde(deserialize_with = "lists::values::<_, _, LOOKUP_MAX>")]
+    #[schema(min_items = 1, max_items = 1000)]
+    pub(super) ids: Vec<String>,
+}
+
+/// Transfers that were looked up.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct FoundTransfers {
+    /// Those that exist, in the order of the request.
+    pub(super) transfers: Vec<Transfer>,
+    /// Those that do not exist.
+    pub(super) absent: Vec<String>,
+    /// How many, from the first on, are answered: all, but where the answer would be larger than about 2 MiB. Ask again
+    /// for the rest.
+    pub(super) answered: usize,
+}
+
+/// Accounts to look up.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct AccountNames {
+    /// Ids or numbers.
+    #[serde(deserialize_with = "lists::values::<_, _, LOOKUP_MAX>")]
+    #[schema(min_items = 1, max_items = 1000)]
+    pub(super) accounts: Vec<String>,
+}
+
+/// Accounts that were looked up.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct FoundAccounts {
+    /// Those that exist, in the order of the request.
+    pub(super) accounts: Vec<Account>,
+    /// Those that do not exist.
+    pub(super) absent: Vec<String>,
+    /// How many, from the first on, are answered: all, but where the answer would be larger than about 2 MiB. Ask again
+    /// for the rest.
+    pub(super) answered: usize,
 }
 
 /// A line of a statement.
@@ -702,6 +818,67 @@ pub(crate) struct After {
     /// The page size, by default 100.
     #[param(minimum = 1, maximum = 1000)]
     pub(super) limit: Option<u32>,
+    /// Read this replica's state, which may be older than what was answered before.
+    pub(super) local: bool,
+    /// Only with `local`: answer 503 if the replica is more log entries behind.
+    pub(super) lag_entries_max: Option<u64>,
+    /// Only with `local`: answer 503 if the replica was last up to date more milliseconds ago.
+    pub(super) lag_ms_max: Option<u64>,
+}
+
+/// An account's side of a transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum SideName {
+    /// It gave.
+    Debit,
+    /// It received.
+    Credit,
+}
+
+/// The order of a list.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Direction {
+    /// As they were recorded.
+    #[default]
+    Oldest,
+    /// The reverse.
+    Newest,
+}
+
+/// Which transfers to list.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields, default)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct TransferFilter {
+    /// That changed this account, by its id or number. A refused transfer changes none.
+    pub(super) account: Option<String>,
+    /// That debited, or that credited, the account.
+    #[param(inline)]
+    pub(super) side: Option<SideName>,
+    pub(super) code: Option<u32>,
+    pub(super) reference: Option<String>,
+    #[param(pattern = "^[0-9]{1,39}$")]
+    pub(super) user_data_128: Option<String>,
+    pub(super) user_data_64: Option<u64>,
+    pub(super) user_data_32: Option<u32>,
+    /// In this state now. `done` leaves out those that were pending.
+    #[param(inline)]
+    pub(super) status: Option<TransferStatus>,
+    /// Recorded at this time or later, in RFC 3339 and UTC: 2026-11-21T09:45:00Z.
+    pub(super) from_time: Option<String>,
+    /// Recorded before this time.
+    pub(super) to_time: Option<String>,
+    #[param(inline)]
+    pub(super) order: Direction,
+    /// The page size, by default 100.
+    #[param(minimum = 1, maximum = 1000)]
+    pub(super) limit: Option<u32>,
+    /// The `cursor` of the previous page.
+    pub(super) cursor: Option<String>,
+    /// Instead, for all transfers, oldest first: the `next` of the previous page.
+    pub(super) after: Option<String>,
     /// Read this replica's state, which may be older than what was answered before.
     pub(super) local: bool,
     /// Only with `local`: answer 503 if the replica is more log entries behind.

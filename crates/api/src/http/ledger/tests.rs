@@ -303,6 +303,151 @@ fn a_number_that_cannot_name_its_account_is_refused() {
     });
 }
 
+/// What clients keep with a transfer is answered as it was sent, and repeated content is the same content.
+#[test]
+fn a_transfer_keeps_its_user_data_and_metadata() {
+    with_pages(async |mut pages| {
+        let mut labelled = single("1");
+        labelled["id"] = "0190b5e2-7f2c-7c1e-9d1a-000000000061".into();
+        labelled["user_data_128"] = u128::MAX.to_string().into();
+        labelled["user_data_64"] = u64::MAX.to_string().into();
+        labelled["user_data_32"] = u32::MAX.into();
+        labelled["metadata"] = json!({"shop": "Ulm", "a": ""});
+        let (status, made) = pages.ask("POST", "/v1/transfers", None, &labelled).await;
+        assert_eq!(status, 201, "{made}");
+        let (_, found) = pages.get("/v1/transfers/0190b5e2-7f2c-7c1e-9d1a-000000000061").await;
+        for name in ["user_data_128", "user_data_64", "user_data_32", "metadata"] {
+            assert_eq!((&made[name], &found[name]), (&labelled[name], &labelled[name]), "{name}");
+        }
+        assert_eq!(pages.ask("POST", "/v1/transfers", None, &labelled).await.0, 200);
+        labelled["user_data_32"] = 1.into();
+        assert_eq!(pages.ask("POST", "/v1/transfers", None, &labelled).await.0, 409);
+        let large = "x".repeat(1021);
+        for (name, value) in [
+            ("user_data_128", json!("340282366920938463463374607431768211456")),
+            ("user_data_64", json!("18446744073709551616")),
+            ("user_data_64", json!("+1")),
+            ("metadata", json!({"name": large})),
+        ] {
+            let mut wrong = single("1");
+            wrong[name] = value;
+            let (status, problem) = pages.ask("POST", "/v1/transfers", None, &wrong).await;
+            assert_eq!((status, problem["field"].as_str()), (400, Some(name)), "{problem}");
+        }
+        // They end pending ones, and come in, with the same.
+        let deposit = json!({"account": BOB, "amount": "1", "currency": "EUR", "user_data_64": "7", "metadata": {"a": "b"}});
+        let (_, deposited) = pages.ask("POST", "/v1/deposits", None, &deposit).await;
+        assert_eq!((&deposited["user_data_64"], &deposited["metadata"]["a"]), (&json!("7"), &json!("b")));
+    });
+}
+
+#[test]
+fn many_transfers_and_accounts_are_looked_up_at_once_and_absent_ones_told() {
+    with_pages(async |mut pages| {
+        let id = |number: u32| format!("0190b5e2-7f2c-7c1e-9d1a-{number:012x}");
+        for number in [0x51, 0x53] {
+            let mut transfer = single("1");
+            (transfer["id"], transfer["kind"]) = (id(number).into(), "pending".into());
+            assert_eq!(pages.ask("POST", "/v1/transfers", None, &transfer).await.0, 201);
+        }
+        let voided = format!("/v1/transfers/{}/void", id(0x53));
+        assert_eq!(pages.ask("POST", &voided, None, &Value::Null).await.0, 201);
+        let wanted = json!({"ids": [id(0x53), id(0x52), id(0x51), id(0x53)]});
+        let (status, found) = pages.ask("POST", "/v1/transfers/lookup", None, &wanted).await;
+        assert_eq!((status, &found["answered"], &found["absent"]), (200, &4.into(), &json!([id(0x52)])));
+        let shown: Vec<_> = found["transfers"].as_array().unwrap().iter().map(|one| &one["status"]).collect();
+        assert_eq!(shown, ["voided", "pending", "voided"]);
+        let wanted = json!({"accounts": [BOB, "nobody", "@world/EUR", id(9), ALICE]});
+        let (status, found) = pages.ask("POST", "/v1/accounts/lookup", None, &wanted).await;
+        assert_eq!((status, &found["absent"]), (200, &json!(["nobody", id(9)])));
+        let shown: Vec<_> = found["accounts"].as_array().unwrap().iter().map(|one| &one["balance"]).collect();
+        assert_eq!(shown, ["0.00", "-1000.00", "1000.00"]);
+        for (path, body, field) in [
+            ("/v1/transfers/lookup", json!({"ids": []}), "ids"),
+            ("/v1/transfers/lookup", json!({"ids": vec![id(1); 1001]}), "ids"),
+            ("/v1/transfers/lookup", json!({"ids": [id(1), "x"]}), "ids[1]"),
+            ("/v1/accounts/lookup", json!({"accounts": []}), "accounts"),
+        ] {
+            let (status, problem) = pages.ask("POST", path, None, &body).await;
+            assert_eq!((status, problem["field"].as_str()), (400, Some(field)), "{problem}");
+        }
+    });
+}
+
+/// All pages of a query, as ids' last digits; each page has at most `limit`.
+async fn queried(pages: &mut Pages, query: &str, limit: usize) -> Vec<String> {
+    let (mut found, mut cursor) = (Vec::new(), String::new());
+    loop {
+        let (status, page) = pages.get(&format!("/v1/transfers?limit={limit}{query}{cursor}")).await;
+        assert_eq!(status, 200, "{query}: {page}");
+        let transfers = page["transfers"].as_array().unwrap();
+        assert!(transfers.len() <= limit);
+        found.extend(transfers.iter().map(|one| one["id"].as_str().unwrap()[34..].to_owned()));
+        match page["cursor"].as_str() {
+            Some(next) => cursor = format!("&cursor={next}"),
+            None => return found,
+        }
+    }
+}
+
+/// `account` was no parameter, and to find a transfer all had to be read.
+#[test]
+fn transfers_are_found_by_what_they_hold_and_a_cursor_goes_on_with_its_own_query() {
+    with_pages(async |mut pages| {
+        for number in 0x10..0x1a_u32 {
+            let mut transfer = if number % 2 == 0 { single("1") } else { single("2000") };
+            transfer["id"] = format!("0190b5e2-7f2c-7c1e-9d1a-{number:012x}").into();
+            transfer["code"] = (number % 3).into();
+            transfer["reference"] = if number < 0x15 { "a" } else { "b" }.into();
+            transfer["user_data_128"] = (u128::MAX - u128::from(number % 4)).to_string().into();
+            if number == 0x18 {
+                transfer["kind"] = "pending".into();
+            }
+            let status = pages.ask("POST", "/v1/transfers", None, &transfer).await.0;
+            assert_eq!(status, if number % 2 == 0 { 201 } else { 422 });
+        }
+        let max = u128::MAX;
+        let deposit = pages.get("/v1/transfers?limit=1").await.1["transfers"][0]["id"].to_string();
+        let deposit = &deposit[35..37];
+        for (query, expected) in [
+            (format!("&account={ALICE}"), vec![deposit, "10", "12", "14", "16", "18"]),
+            (format!("&account={ALICE}&side=debit&order=newest"), vec!["18", "16", "14", "12", "10"]),
+            (format!("&account={ALICE}&side=credit"), vec![deposit]),
+            (format!("&account={BOB}&status=pending"), vec!["18"]),
+            (format!("&account={BOB}&code=1&reference=a"), vec!["10"]),
+            ("&reference=b&status=refused".into(), vec!["15", "17", "19"]),
+            (format!("&user_data_128={max}&order=newest"), vec!["18", "14", "10"]),
+            ("&to_time=2000-01-01T00:00:00Z".into(), vec![]),
+            ("&from_time=2000-01-01T00:00:00Z&reference=a&code=2".into(), vec!["11", "14"]),
+        ] {
+            for limit in [1, 2, 1000] {
+                assert_eq!(queried(&mut pages, &query, limit).await, expected, "{query}");
+            }
+        }
+        // A list of all goes on as before, too.
+        let (_, page) = pages.get("/v1/transfers?limit=4").await;
+        let (_, rest) = pages.get(&format!("/v1/transfers?after={}", page["next"].as_str().unwrap())).await;
+        assert_eq!((rest["transfers"].as_array().unwrap().len(), &rest["next"]), (7, &Value::Null));
+        let cursor = page["cursor"].as_str().unwrap();
+        for (query, field) in [
+            (format!("cursor={cursor}&code=1"), "cursor"),
+            (format!("cursor={cursor}&order=newest"), "cursor"),
+            (format!("cursor={cursor}0"), "cursor"),
+            ("cursor=x".into(), "cursor"),
+            ("side=debit".into(), "side"),
+            (format!("account={ALICE}&status=refused"), "status"),
+            ("account=nobody".into(), "account"),
+            ("after=1.0&code=1".into(), "after"),
+            ("from_time=now".into(), "from_time"),
+            ("user_data_128=x".into(), "user_data_128"),
+        ] {
+            let (status, problem) = pages.get(&format!("/v1/transfers?{query}")).await;
+            let expected = if field == "account" { 404 } else { 400 };
+            assert_eq!((status, problem["field"].as_str()), (expected, Some(field)), "{query}: {problem}");
+        }
+    });
+}
+
 fn malformed<T: serde::de::DeserializeOwned>(json: &str) -> Option<String> {
     serde_json::from_str::<T>(json).map(drop).map_err(|error| error.to_string()).err()
 }

@@ -3,25 +3,23 @@
 //! Both are one command in the log. Accepted means that the command is on the disks of a majority; it is
 //! applied in the order of the log, so an accepted transfer can neither lose its result nor overtake another.
 
-use super::desk::{Desk, page_size, place};
+use super::desk::Desk;
 use super::ids;
 use super::model::{
-    Accepted, AcceptedAll, After, Balance, Balancing, Ending, Fresh, Known, Movement, NewTransfer,
-    NewTransfers, Reverting, Transfer, TransferKind, TransferPage, TransferResult, TransferResults, shown,
+    Accepted, AcceptedAll, Balance, Balancing, Ending, Fresh, Known, Movement, NewTransfer, NewTransfers,
+    Reverting, Transfer, TransferKind, TransferResult, TransferResults, shown,
 };
-use crate::commands::long_read;
 use crate::http::answer::created;
 use crate::http::extract::{Body, BodyOrNone, Named, Params};
 use crate::http::problem::Problem;
-use crate::ledger::TIMEOUT_MS_MAX;
+use crate::ledger::{TIMEOUT_MS_MAX, check_metadata_bytes};
 use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use quoin_core::Revision;
 use quoin_core::ledger::{
-    self, Code, Currency, Journal, Kind, REFERENCE_BYTES_MAX, TRANSFERS_MAX, TransferReply, Transfers,
-    world_account,
+    self, Code, Currency, Extra, Kind, Metadata, REFERENCE_BYTES_MAX, TRANSFERS_MAX, TransferReply,
+    Transfers, world_account,
 };
 
 /// A transfer to create.
@@ -138,7 +136,18 @@ async fn end(
     pending: String,
     ending: Ending,
 ) -> Result<Response, Problem> {
-    let Ending { id, amount, currency, code, reference, user_data } = ending;
+    let Ending {
+        id,
+        amount,
+        currency,
+        code,
+        reference,
+        user_data,
+        user_data_128,
+        user_data_64,
+        user_data_32,
+        metadata,
+    } = ending;
     let id = ids::request_id(headers, id.as_deref())?;
     let pending_id = Some(pending);
     let body = NewTransfer {
@@ -149,6 +158,10 @@ async fn end(
         code,
         reference,
         user_data,
+        user_data_128,
+        user_data_64,
+        user_data_32,
+        metadata,
         ..NewTransfer::default()
     };
     submit(desk, headers, understand(desk, &body, id, "").await?).await
@@ -210,6 +223,11 @@ async fn across(
     let scale = desk.known_scale(currency, "currency").await?;
     let amount = ids::amount(&movement.amount, scale, "amount")?;
     check_texts(&movement.reference, &movement.user_data, "")?;
+    let extra = extra(
+        (movement.user_data_128.as_deref(), movement.user_data_64.as_deref(), movement.user_data_32),
+        &movement.metadata,
+        "",
+    )?;
     let (account, (world, _)) = (desk.account(&movement.account, "account").await?, world_account(currency));
     let (debit, credit) = if into { (world, account) } else { (account, world) };
     let transfer = ledger::Transfer {
@@ -217,6 +235,7 @@ async fn across(
         code: movement.code,
         reference: &movement.reference,
         user_data: &movement.user_data,
+        extra,
         ..ledger::Transfer::new(id, Kind::Single { debit, credit, amount })
     };
     submit(desk, headers, Wanted { transfer, unit: Some((currency, scale)) }).await
@@ -230,6 +249,25 @@ fn check_texts(reference: &str, user_data: &str, prefix: &str) -> Result<(), Pro
         }
     }
     Ok(())
+}
+
+/// A body's user data of 128, 64 and 32 bits, and its metadata.
+fn extra<'a>(
+    (user_data_128, user_data_64, user_data_32): (Option<&str>, Option<&str>, u32),
+    metadata: &'a [u8],
+    prefix: &str,
+) -> Result<Extra<'a>, Problem> {
+    let metadata = Metadata::encoded(metadata);
+    let problem = |problem| Problem::field(format!("{prefix}metadata"), problem);
+    check_metadata_bytes(metadata.bytes()).map_err(problem)?;
+    Ok(Extra {
+        user_data_128: user_data_128
+            .map_or(Ok(0), |text| ids::decimal(text, &format!("{prefix}user_data_128")))?,
+        user_data_64: user_data_64
+            .map_or(Ok(0), |text| ids::decimal(text, &format!("{prefix}user_data_64")))?,
+        user_data_32,
+        metadata,
+    })
 }
 
 /// The transfer that a body asks for.
@@ -315,6 +353,11 @@ async fn understand<'a>(
         reference: &body.reference,
         user_data: &body.user_data,
         options: Balancing::options(body.balancing),
+        extra: extra(
+            (body.user_data_128.as_deref(), body.user_data_64.as_deref(), body.user_data_32),
+            &body.metadata,
+            prefix,
+        )?,
     };
     Ok(Wanted { transfer, unit })
 }
@@ -387,42 +430,4 @@ pub(super) async fn get(
     let found = found.ok_or_else(|| Problem::not_found("transfer_unknown", "the transfer does not exist"))?;
     let unit = super::units::unit_of(view.view(), &found.entry)?;
     Ok(Json(Transfer::of_view(&found, unit)))
-}
-
-/// List transfers in the order in which they were recorded
-#[utoipa::path(get, path = "/v1/transfers", tag = "transfers", params(After),
-    responses((status = 200, body = TransferPage), (status = "4XX", body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn list(
-    State(desk): State<Desk>,
-    Params(page): Params<After>,
-) -> Result<Json<TransferPage>, Problem> {
-    let after = page.after.as_deref().map(|after| place(after, "after")).transpose()?;
-    let limit = page_size(page.limit)?;
-    let view = desk.read(page.local, page.lag_entries_max, page.lag_ms_max).await?;
-    let (from, seen) =
-        after.map_or((Revision(0), None), |(revision, position)| (revision, Some((revision, position))));
-    let found = long_read(move || {
-        let (mut items, mut units) = (Vec::new(), super::units::Units::default());
-        for part in ledger::entries(view.view(), (from, 0)) {
-            let Journal::Transfers(entries) = part?.2 else { continue };
-            for entry in entries {
-                if seen.is_some_and(|seen| (entry.revision, entry.position) <= seen) {
-                    continue;
-                }
-                items.push(Transfer::of_entry(&entry, units.of(view.view(), &entry)?));
-            }
-            if items.len() > limit {
-                break;
-            }
-        }
-        Ok(items)
-    });
-    let mut transfers = found.await?;
-    if transfers.is_empty() && after.is_some() {
-        return Err(Problem::not_found("page_beyond_end", "there is nothing after this place").named("after"));
-    }
-    let more = transfers.len() > limit;
-    transfers.truncate(limit);
-    let next = transfers.last().filter(|_| more).map(|last| format!("{}.{}", last.revision, last.position));
-    Ok(Json(TransferPage { transfers, next }))
 }
