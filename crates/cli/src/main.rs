@@ -27,16 +27,19 @@ use std::process::ExitCode;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
+/// The place in a command's help of the options that all commands have: after its own.
+const LAST: usize = 900;
+
 /// The state layer under online services: keys, lookup tables, accounts and routing rules on one replicated
 /// log.
 #[derive(Parser)]
 #[command(name = "quoin", version, propagate_version = true, max_term_width = 100, after_help = outcome::HELP)]
 struct Arguments {
     /// Format of log lines, on standard error
-    #[arg(long, global = true, value_enum, default_value_t = LogFormat::Text, env = "QUOIN_LOG_FORMAT")]
+    #[arg(long, global = true, display_order = LAST, value_enum, default_value_t = LogFormat::Text, env = "QUOIN_LOG_FORMAT")]
     log_format: LogFormat,
     /// What to log, in the syntax of RUST_LOG
-    #[arg(long, global = true, value_name = "FILTER", default_value = "info", env = "QUOIN_LOG")]
+    #[arg(long, global = true, display_order = LAST, value_name = "FILTER", default_value = "info", env = "QUOIN_LOG")]
     log: String,
     #[command(subcommand)]
     command: Command,

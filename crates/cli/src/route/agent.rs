@@ -11,7 +11,7 @@ use super::status::{self, Board, Status};
 use crate::connection::Connection;
 use crate::ending::Ending;
 use crate::outcome::refuse;
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::Args;
 use parking_lot::Mutex;
 use quoin_load::seconds;
@@ -33,6 +33,11 @@ const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// The pause after a failure grows from the first to the second.
 const RETRY_MIN: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(5);
+/// How long a heartbeat may hold.
+const TTL_MIN: Duration = Duration::from_millis(100);
+const TTL_MAX: Duration = Duration::from_secs(86_400);
+/// Maximum bytes of the name of a node or a group.
+const NAME_BYTES_MAX: usize = 255;
 /// The pause between two comparisons, each of which may take a second.
 const RESYNC_MIN: Duration = Duration::from_millis(100);
 
@@ -78,7 +83,7 @@ pub(crate) struct Agent {
 
 /// Runs until it is asked to end, or with `--once` until the copy is up to date.
 pub(super) async fn run(mut agent: Agent) -> Result<ExitCode> {
-    ensure!(agent.ttl >= Duration::from_millis(1), "--ttl must be at least 0.001 seconds");
+    check_bounds(&agent)?;
     ensure!(agent.resync >= RESYNC_MIN, "--resync must be at least {} seconds", RESYNC_MIN.as_secs_f64());
     let mut ending = Ending::listen()?;
     agent.groups.sort();
@@ -113,6 +118,25 @@ pub(super) async fn run(mut agent: Agent) -> Result<ExitCode> {
     };
     beside.shutdown().await;
     ended.map(|()| ExitCode::SUCCESS)
+}
+
+/// What the cluster would refuse again and again.
+fn check_bounds(agent: &Agent) -> Result<()> {
+    let seconds = agent.ttl.as_secs_f64();
+    let bounds = TTL_MIN.as_secs_f64()..=TTL_MAX.as_secs_f64();
+    ensure!(
+        bounds.contains(&seconds),
+        "--ttl {seconds} is not between {} and {} seconds",
+        bounds.start(),
+        bounds.end()
+    );
+    if let Some(node) = &agent.node {
+        ensure!((1..=NAME_BYTES_MAX).contains(&node.len()), "--node must have 1 to {NAME_BYTES_MAX} bytes");
+    }
+    if let Some(group) = agent.groups.iter().find(|group| group.len() > NAME_BYTES_MAX) {
+        bail!("--group {group:?} has {} bytes, at most {NAME_BYTES_MAX} are allowed", group.len());
+    }
+    Ok(())
 }
 
 struct Follower {
@@ -315,6 +339,27 @@ mod tests {
     struct Arguments {
         #[command(flatten)]
         agent: Agent,
+    }
+
+    /// An agent said again and again that its heartbeats were refused, and its host counted as dead.
+    #[test]
+    fn what_the_cluster_would_refuse_is_refused_at_the_start() {
+        let long = "n".repeat(256);
+        let check = |arguments: &[&str]| {
+            let all = [&["agent", "--group", "g"], arguments].concat();
+            check_bounds(&Arguments::parse_from(all).agent)
+        };
+        for (arguments, named) in [
+            (["--ttl", "0.09"], "--ttl 0.09 "),
+            (["--ttl", "86401"], "--ttl 86401 "),
+            (["--node", ""], "--node"),
+            (["--node", &long], "--node"),
+            (["--group", &long], "256 bytes"),
+        ] {
+            let error = check(&arguments).unwrap_err().to_string();
+            assert!(error.contains(named), "{error}");
+        }
+        check(&["--ttl", "0.1", "--node", &long[1..]]).unwrap();
     }
 
     /// A frozen replica held an agent for ever.

@@ -5,12 +5,12 @@ use super::client::client;
 use super::text::RuleText;
 use crate::connection::Connection;
 use crate::output;
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow};
 use clap::{Args, ValueEnum};
 use quoin_proto::quoin::route::v1 as pb;
 use serde_json::json;
 use std::fs::File;
-use std::io::{BufRead, BufReader, IsTerminal, Write};
+use std::io::{BufRead, BufReader, IsTerminal, Read, Write, stdin};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -25,7 +25,8 @@ const SHOWN_EVERY: Duration = Duration::from_millis(250);
 /// A file of rules.
 #[derive(Args)]
 pub(crate) struct Load {
-    /// CSV with a header line (vni,ip,mac,host_ip,host_mac,group,user_data), as `GET /v1/rules` sends it, or JSON lines
+    /// CSV with a header line (vni,ip,mac,host_ip,host_mac,group,user_data), as `GET /v1/rules` sends it, or JSON lines; - is
+    /// standard input
     file: PathBuf,
     /// Format of the file [default: by its name: .csv, .json, .jsonl or .ndjson]
     #[arg(long, value_enum)]
@@ -52,8 +53,14 @@ pub(super) async fn run(load: Load) -> Result<ExitCode> {
     let (file, batch) = (load.file.clone(), load.batch as usize);
     let reading = tokio::task::spawn_blocking(move || read(&file, format, batch, &messages));
     let done = routes.put_stream(ReceiverStream::new(outgoing)).await;
+    let read = reading.await?;
+    if read.as_ref().is_err_and(|error| error.is::<Ended>()) {
+        // It says why.
+        done?;
+        return read.map(|()| ExitCode::SUCCESS);
+    }
     // An error of the file explains more than the server's error about the cut stream.
-    reading.await??;
+    read?;
     let done = done?.into_inner();
     let took = begun.elapsed();
     if load.connection.json {
@@ -83,8 +90,13 @@ fn format_of(file: &Path) -> Result<Format> {
 }
 
 fn read(file: &Path, format: Format, batch: usize, messages: &mpsc::Sender<pb::PutRequest>) -> Result<()> {
-    let open = File::open(file).with_context(|| format!("opening {}", file.display()))?;
-    let bytes = open.metadata()?.len();
+    let (open, bytes): (Box<dyn Read>, u64) = if file == Path::new("-") {
+        (Box::new(stdin()), 0)
+    } else {
+        let open = File::open(file).with_context(|| format!("opening {}", file.display()))?;
+        let bytes = open.metadata()?.len();
+        (Box::new(open), bytes)
+    };
     let mut batches = Batches { batch, messages, rules: Vec::with_capacity(batch), shown: Shown::new(bytes) };
     match format {
         Format::Csv => {
@@ -136,14 +148,18 @@ impl Batches<'_> {
         }
         let rules = std::mem::replace(&mut self.rules, Vec::with_capacity(self.batch));
         let sent = self.messages.blocking_send(pb::PutRequest { rules, each_for_itself: false });
-        // If the server has ended the call, its status is reported instead of this error.
-        ensure!(sent.is_ok() || self.messages.is_closed(), "the call ended");
-        Ok(())
+        Ok(sent.map_err(|_| Ended)?)
     }
 }
 
+/// The server has ended the call. The rest of the file matters no more.
+#[derive(Debug, thiserror::Error)]
+#[error("the server ended the call")]
+struct Ended;
+
 /// Progress, shown on a terminal.
 struct Shown {
+    /// 0 if nobody knows how many there are.
     bytes: u64,
     begun: Instant,
     last: Instant,
@@ -157,7 +173,7 @@ impl Shown {
     }
 
     fn at(&mut self, byte: u64) -> Result<()> {
-        if !self.terminal || self.last.elapsed() < SHOWN_EVERY {
+        if !self.terminal || self.bytes == 0 || self.last.elapsed() < SHOWN_EVERY {
             return Ok(());
         }
         self.last = Instant::now();
@@ -172,5 +188,22 @@ impl Shown {
             writeln!(std::io::stderr())?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The rest of a large file was read, and an error in it hid the server's.
+    #[test]
+    fn nothing_is_read_after_the_server_has_ended_the_call() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("rules.jsonl");
+        std::fs::write(&file, "{\"vni\": 1, \"ip\": \"10.0.0.1\"}\nmalformed\n").unwrap();
+        let (messages, server) = mpsc::channel(MESSAGES_MAX);
+        assert!(!read(&file, Format::Jsonl, 1, &messages).unwrap_err().is::<Ended>());
+        drop(server);
+        assert!(read(&file, Format::Jsonl, 1, &messages).unwrap_err().is::<Ended>());
     }
 }

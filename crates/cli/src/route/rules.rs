@@ -11,6 +11,8 @@ use serde_json::{Value, json};
 use std::io::Write;
 use std::process::ExitCode;
 
+/// Maximum keys that are named as not found.
+const NAMED_MAX: usize = 20;
 /// Rules per page of a listing.
 const PAGE: u32 = 5_000;
 
@@ -164,13 +166,23 @@ pub(super) async fn get(get: Get) -> Result<ExitCode> {
     let mut routes = client(connection.any().await?);
     let answers =
         routes.get(pb::GetRequest { lookups, consistency: read.consistency() }).await?.into_inner().answers;
-    let found: Vec<pb::Rule> = answers.into_iter().filter_map(|answer| answer.rule).collect();
+    let found: Vec<pb::Rule> = answers.iter().filter_map(|answer| answer.rule.clone()).collect();
     show(&found, &connection)?;
     if found.len() < keys.len() {
-        writeln!(std::io::stderr(), "{} of {} not found", keys.len() - found.len(), keys.len())?;
+        let asked = keys.iter().zip(&answers);
+        let missing: Vec<&str> =
+            asked.filter(|(_, answer)| answer.rule.is_none()).map(|(key, _)| key.as_str()).collect();
+        writeln!(std::io::stderr(), "{}", not_found(&missing, keys.len()))?;
         return Ok(ExitCode::from(outcome::REFUSED));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Names the first of those that were not found.
+fn not_found(missing: &[&str], asked: usize) -> String {
+    let more = if missing.len() > NAMED_MAX { ", ..." } else { "" };
+    let first = missing.iter().take(NAMED_MAX).copied().collect::<Vec<_>>().join(", ");
+    format!("{} of {asked} not found: {first}{more}", missing.len())
 }
 
 pub(super) async fn list(list: List) -> Result<ExitCode> {
@@ -267,4 +279,17 @@ pub(super) async fn delete(delete: Delete) -> Result<ExitCode> {
     };
     let rules = if deleted == 1 { "rule" } else { "rules" };
     connection.say(&json!({ "deleted": deleted }), &format!("deleted {deleted} {rules}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of a hundred keys one was missing, and nobody knew which.
+    #[test]
+    fn those_that_are_not_found_are_named() {
+        assert_eq!(not_found(&["1/10.0.0.1", "2/fd00::1"], 3), "2 of 3 not found: 1/10.0.0.1, 2/fd00::1");
+        let many = not_found(&["1/10.0.0.1"; 100], 100);
+        assert!(many.ends_with("1/10.0.0.1, ...") && many.matches('/').count() == NAMED_MAX, "{many}");
+    }
 }

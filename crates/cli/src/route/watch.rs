@@ -4,7 +4,7 @@ use super::client::client;
 use super::text::event_json;
 use crate::connection::Connection;
 use anyhow::{Context, Result, bail};
-use clap::Args;
+use clap::{ArgGroup, Args};
 use quoin_proto::quoin::route::v1 as pb;
 use quoin_proto::quoin::route::v1::subscribe_request::Request;
 use quoin_proto::quoin::route::v1::watch_response::Kind;
@@ -16,9 +16,10 @@ use tokio_stream::wrappers::ReceiverStream;
 
 /// A watch.
 #[derive(Args)]
+#[command(group(ArgGroup::new("what").required(true).multiple(true).args(["groups", "vnis", "nodes", "changes"])))]
 pub(crate) struct Watch {
     /// Watch the rules of this group; repeatable
-    #[arg(long = "group", value_name = "GROUP", required_unless_present_any = ["vnis", "nodes", "changes"])]
+    #[arg(long = "group", value_name = "GROUP")]
     groups: Vec<String>,
     /// Watch the rules of this network; repeatable
     #[arg(long = "vni", value_name = "VNI")]

@@ -2,14 +2,12 @@
 //!
 //! ```text
 //! currency CODE SCALE
-//! account ID CURRENCY [number=N] [limit=N|unlimited] [max=N] [data=TEXT] [meta=NAME:VALUE] [opening=N] [pending]
-//! chain ACCOUNT; ACCOUNT; ...    one command; ACCOUNT is as above without its first word, [linked]
+//! account ID CURRENCY [number=N] [limit=N|unlimited] [max=N] [data=TEXT] [meta=NAME:VALUE]
 //! update ID [status=N] [limit=N|unlimited] [max=N|none] [data=TEXT] [since=REVISION]
 //! do TRANSFER; TRANSFER; ...     one command; TRANSFER is one of
 //!     single ID DEBIT CREDIT AMOUNT    pending ID DEBIT CREDIT AMOUNT [timeout=MS]
 //!     post ID PENDING [AMOUNT]         void ID PENDING    revert ID TRANSFER
 //!     each with [linked] [currency=CODE] [code=N] [ref=TEXT] [balancing=debit|credit|both]
-//! try MS TRANSFER; TRANSFER; ...    as do, in a dry run, so many milliseconds from now      try-keyed KEY FINGERPRINT TRANSFER; ...
 //! fenced STREAM NUMBER AFTER TRANSFER; TRANSFER; ...
 //! keyed KEY FINGERPRINT TRANSFER; TRANSFER; ...   keyed-account KEY FINGERPRINT ID CURRENCY
 //! show ID [at=REVISION]   accounts [after=ID] [limit=N] [at=REVISION]   number NUMBER   transfer ID
@@ -22,7 +20,6 @@
 use super::journal::decode_journal;
 use super::*;
 use crate::golden::{Line, Vocabulary, World, number};
-use crate::store::Order;
 use crate::{Event, Revision, Stamp};
 use std::fmt::Write;
 
@@ -39,22 +36,9 @@ fn run(world: &mut World<'_>, line: &Line<'_>) -> bool {
             };
             world.say(result.map_or_else(|code| format!("refused: {code}"), |()| "done".into()));
         }
-        "account" => create(world, vec![new_account(line)]),
-        "chain" => {
-            let accounts = rest.split(';').map(|text| format!("account {}", text.trim()));
-            create(world, accounts.map(|text| new_account(&Line::parse(&text))).collect());
-        }
+        "account" => create(world, line),
         "update" => update(world, line),
         "do" => transfers(world, rest, Transfers::new(true)),
-        "try" => {
-            let (ms, text) = rest.split_once(' ').unwrap();
-            attempt(world, number(ms), text, Transfers::new(true));
-        }
-        "try-keyed" => {
-            let mut command = Transfers::new(true);
-            command.set_key(Key { id: id(words[0]), fingerprint: line.number(1) });
-            attempt(world, 0, rest.splitn(3, ' ').nth(2).unwrap(), command);
-        }
         "fenced" => {
             let mut command = Transfers::new(true);
             command.set_fence(Fence { stream: id(words[0]), number: line.number(1), after: line.number(2) });
@@ -131,7 +115,7 @@ fn apply(world: &mut World<'_>, command: crate::Command) -> Response {
     reply.response
 }
 
-fn new_account(line: &Line<'_>) -> NewAccount {
+fn create(world: &mut World<'_>, line: &Line<'_>) {
     let (rule, limit) = rule(line.option("limit"));
     let metadata = line.option("meta").and_then(|pair| pair.split_once(':'));
     let new = NewAccount {
@@ -141,16 +125,10 @@ fn new_account(line: &Line<'_>) -> NewAccount {
         user_data: line.option("data").unwrap_or_default().into(),
         metadata: metadata.map(|(key, value)| (key.into(), value.into())).into_iter().collect(),
         maximum: line.option("max").map(|most| number::<u128>(most).into()),
-        linked: line.has("linked"),
-        opening: line.option("opening").map(|amount| number::<u128>(amount).into()),
-        status: if line.has("pending") { Status::Pending } else { Status::Active }.into(),
         ..NewAccount::default()
     };
-    new.with_id(id(line.words[0])).with_limit(limit)
-}
-
-fn create(world: &mut World<'_>, accounts: Vec<NewAccount>) {
-    let Response::Accounts(results, _) = apply(world, Operation::create_accounts(accounts).into_command())
+    let new = new.with_id(id(line.words[0])).with_limit(limit);
+    let Response::Accounts(results, _) = apply(world, Operation::create_accounts(vec![new]).into_command())
     else {
         panic!("accounts")
     };
@@ -181,30 +159,11 @@ fn show_account(world: &mut World<'_>, result: Result<AccountRecord, AccountCode
     world.say(result.map_or_else(|code| format!("refused: {code}"), |account| account_text(&account)));
 }
 
-fn transfers(world: &mut World<'_>, text: &str, command: Transfers) {
-    let response = apply(world, with_transfers(command, text).into_command());
-    show_replies(world, response);
-}
-
-/// A dry run, and then nothing has changed.
-fn attempt(world: &mut World<'_>, ms: u64, text: &str, command: Transfers) {
-    let before: Vec<_> = world.view().scan(&[], &[], Order::Ascending).map(Result::unwrap).collect();
-    let (progress, now) = (world.progress(), Stamp(world.stamp + ms));
-    let response = dry_run(world.view(), &progress, now, with_transfers(command, text)).unwrap();
-    let after = world.view().scan(&[], &[], Order::Ascending).map(Result::unwrap);
-    assert!(after.eq(before) && world.progress() == progress, "a dry run has changed something");
-    show_replies(world, response);
-}
-
-fn with_transfers(mut command: Transfers, text: &str) -> Transfers {
+fn transfers(world: &mut World<'_>, text: &str, mut command: Transfers) {
     for text in text.split(';') {
         command.push(&parse_transfer(&Line::parse(text.trim())));
     }
-    command
-}
-
-fn show_replies(world: &mut World<'_>, response: Response) {
-    let replies = match response {
+    let replies = match apply(world, command.into_command()) {
         Response::Transfers(replies) => replies,
         other => return world.say(format!("{other:?}")),
     };

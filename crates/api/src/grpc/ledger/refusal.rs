@@ -14,9 +14,7 @@ impl From<AccountCode> for Error {
             AccountCode::Closed
             | AccountCode::NotEmpty
             | AccountCode::BelowLimit
-            | AccountCode::AboveMaximum
-            | AccountCode::LinkedFailed
-            | AccountCode::OpeningRefused(_) => Kind::FailedPrecondition,
+            | AccountCode::AboveMaximum => Kind::FailedPrecondition,
             AccountCode::Changed => Kind::Aborted,
             _ => Kind::InvalidArgument,
         };

@@ -22,7 +22,7 @@ use quoin_core::{Revision, Stamp};
 use quoin_engine::Consistency;
 
 /// Create an account
-#[utoipa::path(post, path = "/v1/accounts", tag = "accounts", request_body = NewAccount,
+#[utoipa::path(post, path = "/v1/accounts", operation_id = "create_account", tag = "accounts", request_body = NewAccount,
     params(("Idempotency-Key" = Option<String>, Header, description = "Instead of an id")),
     responses((status = 201, body = Account), (status = 200, body = Account, description = "It was created before"),
         (status = "4XX", body = Problem, content_type = "application/problem+json")))]
@@ -31,9 +31,6 @@ pub(super) async fn create(
     headers: HeaderMap,
     Body(wanted): Body<NewAccount>,
 ) -> Result<Response, Problem> {
-    if wanted.linked {
-        return Err(Problem::field("linked", "there is no next account to link to; use a batch"));
-    }
     let id = ids::request_id(&headers, wanted.id.as_deref())?;
     let new = new_account(&desk, wanted, id, "").await?;
     let (account, new) = desk.book.create_account(new).await??;
@@ -46,7 +43,7 @@ pub(super) async fn create(
 ///
 /// With an Idempotency-Key the same request again creates nothing and gets the accounts, and the key with another body is
 /// refused (409), as a whole.
-#[utoipa::path(post, path = "/v1/accounts/batch", tag = "accounts", request_body = NewAccounts,
+#[utoipa::path(post, path = "/v1/accounts/batch", operation_id = "create_accounts", tag = "accounts", request_body = NewAccounts,
     params(("Idempotency-Key" = Option<String>, Header, description = "For the whole batch; accounts without an id get theirs from it")),
     responses((status = 200, body = AccountResults), (status = "4XX", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn create_many(
@@ -57,9 +54,6 @@ pub(super) async fn create_many(
     let count = wanted.accounts.len();
     if count == 0 || count > ACCOUNTS_MAX {
         return Err(Problem::field("accounts", format!("{count} is not between 1 and {ACCOUNTS_MAX}")));
-    }
-    if wanted.accounts.last().is_some_and(|last| last.linked) {
-        return Err(Problem::field("accounts", "the last one is linked to the next, which is missing"));
     }
     let key = ids::request_key(&headers)?;
     let mut accounts = Vec::with_capacity(count);
@@ -97,15 +91,6 @@ async fn new_account(
     let rule = rule(wanted.rule, limit, prefix)?.unwrap_or(ledger::Rule::NoOverdraft);
     let maximum = wanted.maximum_balance.as_deref();
     let maximum = maximum.map(|most| ids::limit(most, scale, &field("maximum_balance"))).transpose()?;
-    let opening = wanted.initial_balance.as_deref();
-    let opening = opening.map(|amount| ids::amount(amount, scale, &field("initial_balance"))).transpose()?;
-    let status = match wanted.status {
-        None | Some(AccountStatus::Active) => ledger::Status::Active,
-        Some(AccountStatus::Pending) => ledger::Status::Pending,
-        Some(AccountStatus::Frozen | AccountStatus::Closed) => {
-            return Err(Problem::field(field("status"), "a new account is active or pending"));
-        }
-    };
     check_texts(&wanted.user_data, &wanted.metadata)
         .map_err(|(name, problem)| Problem::field(field(name), problem))?;
     let new = ledger::NewAccount {
@@ -115,9 +100,6 @@ async fn new_account(
         user_data: wanted.user_data,
         metadata: wanted.metadata,
         maximum: maximum.map(Into::into),
-        linked: wanted.linked,
-        opening: opening.map(Into::into),
-        status: status.into(),
         ..ledger::NewAccount::default()
     };
     Ok(new.with_id(id).with_limit(limit.unwrap_or(0)))
@@ -148,7 +130,7 @@ fn account_problem(error: Error) -> Problem {
 }
 
 /// Read an account, as it is or as it was
-#[utoipa::path(get, path = "/v1/accounts/{account}", tag = "accounts",
+#[utoipa::path(get, path = "/v1/accounts/{account}", operation_id = "get_account", tag = "accounts",
     params(("account" = String, Path, description = "The account's id or number"), At),
     responses((status = 200, body = Account), (status = "4XX", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn get(
@@ -180,7 +162,7 @@ pub(super) async fn get(
 }
 
 /// List accounts by id
-#[utoipa::path(get, path = "/v1/accounts", tag = "accounts", params(After),
+#[utoipa::path(get, path = "/v1/accounts", operation_id = "list_accounts", tag = "accounts", params(After),
     responses((status = 200, body = AccountPage), (status = "4XX", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn list(
     State(desk): State<Desk>,
@@ -200,7 +182,7 @@ pub(super) async fn list(
 }
 
 /// Change status, limit, user data or metadata
-#[utoipa::path(patch, path = "/v1/accounts/{account}", tag = "accounts", request_body = AccountPatch,
+#[utoipa::path(patch, path = "/v1/accounts/{account}", operation_id = "patch_account", tag = "accounts", request_body = AccountPatch,
     params(("account" = String, Path, description = "The account's id or number")),
     responses((status = 200, body = Account), (status = "4XX", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn patch(
@@ -224,7 +206,6 @@ pub(super) async fn patch(
         AccountStatus::Active => ledger::Status::Active,
         AccountStatus::Frozen => ledger::Status::Frozen,
         AccountStatus::Closed => ledger::Status::Closed,
-        AccountStatus::Pending => ledger::Status::Pending,
     });
     let limit = limit.unwrap_or(0);
     let update = ledger::UpdateAccount {
@@ -245,7 +226,7 @@ pub(super) async fn patch(
 }
 
 /// Read an account's transfers with the balance after each, newest first
-#[utoipa::path(get, path = "/v1/accounts/{account}/statement", tag = "accounts",
+#[utoipa::path(get, path = "/v1/accounts/{account}/statement", operation_id = "get_statement", tag = "accounts",
     params(("account" = String, Path, description = "The account's id or number"), Before),
     responses((status = 200, body = StatementPage), (status = "4XX", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn statement(

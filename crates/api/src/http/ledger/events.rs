@@ -36,7 +36,7 @@ const BATCH_BYTES: usize = 64 << 10;
 ///
 /// The events `transfer`, `account` and `currency` carry what was recorded, as JSON. An event's id says where it is, and in
 /// which cluster: 422 if it is of another one, since restored or made anew, 400 if it is in the future.
-#[utoipa::path(get, path = "/v1/events", tag = "events",
+#[utoipa::path(get, path = "/v1/events", operation_id = "follow_transfers", tag = "events",
     params(EventsFrom, ("Last-Event-ID" = Option<String>, Header, description = "The id of the last event that was seen")),
     responses((status = 200, content_type = "text/event-stream", body = String), (status = "4XX", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn follow(

@@ -12,7 +12,7 @@ use axum::extract::State;
 use quoin_core::ledger;
 
 /// Read up to 1,000 transfers by id
-#[utoipa::path(post, path = "/v1/transfers/lookup", tag = "transfers", request_body = TransferIds, params(Fresh),
+#[utoipa::path(post, path = "/v1/transfers/lookup", operation_id = "look_up_transfers", tag = "transfers", request_body = TransferIds, params(Fresh),
     responses((status = 200, body = FoundTransfers), (status = "4XX", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn transfers(
     State(desk): State<Desk>,
@@ -46,7 +46,7 @@ pub(super) async fn transfers(
 }
 
 /// Read up to 1,000 accounts by id or number
-#[utoipa::path(post, path = "/v1/accounts/lookup", tag = "accounts", request_body = AccountNames, params(Fresh),
+#[utoipa::path(post, path = "/v1/accounts/lookup", operation_id = "look_up_accounts", tag = "accounts", request_body = AccountNames, params(Fresh),
     responses((status = 200, body = FoundAccounts), (status = "4XX", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn accounts(
     State(desk): State<Desk>,

@@ -17,7 +17,7 @@ use quoin_core::{Order, Revision, Stamp};
 ///
 /// A page may be short or empty though more follow: it ends after 2,000 reads, each of up to 64 transfers. Go on with its
 /// `cursor`.
-#[utoipa::path(get, path = "/v1/transfers", tag = "transfers", params(TransferFilter),
+#[utoipa::path(get, path = "/v1/transfers", operation_id = "list_transfers", tag = "transfers", params(TransferFilter),
     responses((status = 200, body = TransferPage), (status = "4XX", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn transfers(
     State(desk): State<Desk>,

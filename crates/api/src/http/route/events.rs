@@ -39,7 +39,7 @@ const PROGRESS_MS: u32 = 10_000;
 /// each rule that is there, and `snapshot_end`: what the client has and does not find among them is gone. `progress` says that all up
 /// to its id was sent, `end` why the stream ends. An id says where it is, and in which cluster: 400 if it is in the future, of a
 /// cluster that was since restored or made anew, or no longer in history.
-#[utoipa::path(get, path = "/v1/rules/events", tag = "rules",
+#[utoipa::path(get, path = "/v1/rules/events", operation_id = "follow_rules", tag = "rules",
     params(
         ("group" = Option<Vec<String>>, Query, description = "The rules of this group; any number of them"),
         ("vni" = Option<Vec<u32>>, Query, description = "The rules of this network; any number of them"),

@@ -41,7 +41,7 @@ const COLUMNS: [&str; 10] = [
 /// As JSON a page at a time. With Accept: text/csv all of them, at one revision, which the header Quoin-Revision
 /// names: a file that `quoin route load` reads. Text that begins or ends with blanks, which CSV would lose, is in `user_data_hex`
 /// and `group_hex`.
-#[utoipa::path(get, path = "/v1/rules", tag = "rules", params(RuleList),
+#[utoipa::path(get, path = "/v1/rules", operation_id = "list_rules", tag = "rules", params(RuleList),
     responses((status = 200, content((RulePage = "application/json"), (String = "text/csv"))),
         (status = "4XX", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn list(

@@ -45,7 +45,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Address {
 /// Look up a rule
 ///
 /// Its revision is its ETag; with it in If-None-Match the answer is 304 while the rule is the same.
-#[utoipa::path(get, path = "/v1/rules/{vni}/{ip}", tag = "rules",
+#[utoipa::path(get, path = "/v1/rules/{vni}/{ip}", operation_id = "get_rule", tag = "rules",
     params(("vni" = u32, Path, maximum = 16_777_215), ("ip" = String, Path, description = "IPv4 or IPv6"), RuleAt,
         ("If-None-Match" = Option<String>, Header, description = "The ETag of the rule that the client has")),
     responses((status = 200, body = RoutingRule), (status = 304), (status = "4XX", body = Problem, content_type = "application/problem+json")))]
@@ -106,7 +106,7 @@ fn tagged(tag: HeaderValue, rule: RoutingRule) -> Response {
 ///
 /// Creates it, or replaces it as a whole. The same request again writes the same rule. With If-Match it is written only if
 /// it still has this ETag, with If-None-Match: * only if there is none: else 412, and nothing is done.
-#[utoipa::path(put, path = "/v1/rules/{vni}/{ip}", tag = "rules", request_body = RoutingTarget,
+#[utoipa::path(put, path = "/v1/rules/{vni}/{ip}", operation_id = "put_rule", tag = "rules", request_body = RoutingTarget,
     params(("vni" = u32, Path, maximum = 16_777_215), ("ip" = String, Path, description = "IPv4 or IPv6"),
         ("If-Match" = Option<String>, Header, description = "The rule's ETag"),
         ("If-None-Match" = Option<String>, Header, description = "*: the rule must not exist")),
@@ -176,7 +176,7 @@ fn refused(error: Error, header: Option<&str>) -> Problem {
 /// Write and delete rules at one revision
 ///
 /// All or nothing, if all conditions hold; they may name other rules too. Where one does not: 412, with its place.
-#[utoipa::path(post, path = "/v1/rules/batch", tag = "rules", request_body = RuleBatch,
+#[utoipa::path(post, path = "/v1/rules/batch", operation_id = "write_rules", tag = "rules", request_body = RuleBatch,
     responses((status = 200, body = BatchDone), (status = "4XX", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn batch(
     State(route): State<Route>,
@@ -203,7 +203,7 @@ pub(super) async fn batch(
 /// Delete a rule
 ///
 /// Deleting an absent one is no error. With If-Match it is deleted only if it still has this ETag: else 412.
-#[utoipa::path(delete, path = "/v1/rules/{vni}/{ip}", tag = "rules",
+#[utoipa::path(delete, path = "/v1/rules/{vni}/{ip}", operation_id = "delete_rule", tag = "rules",
     params(("vni" = u32, Path, maximum = 16_777_215), ("ip" = String, Path, description = "IPv4 or IPv6"),
         ("If-Match" = Option<String>, Header, description = "The rule's ETag")),
     responses((status = 200, body = Deleted), (status = "4XX", body = Problem, content_type = "application/problem+json")))]
@@ -231,7 +231,7 @@ pub(super) async fn delete(
 /// Delete all rules of a group or a network
 ///
 /// Those that existed when the request arrived, in steps of up to 2,000, each with its own revision.
-#[utoipa::path(delete, path = "/v1/rules", tag = "rules", params(AllOf),
+#[utoipa::path(delete, path = "/v1/rules", operation_id = "delete_rules", tag = "rules", params(AllOf),
     responses((status = 200, body = Deleted), (status = "4XX", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn delete_all(
     State(route): State<Route>,
@@ -251,7 +251,7 @@ pub(super) async fn delete_all(
 }
 
 /// Look up to 10,000 rules up
-#[utoipa::path(post, path = "/v1/rules/lookup", tag = "rules", request_body = Lookups,
+#[utoipa::path(post, path = "/v1/rules/lookup", operation_id = "look_up_rules", tag = "rules", request_body = Lookups,
     responses((status = 200, body = LookupAnswers), (status = "4XX", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn lookup(
     State(route): State<Route>,
