@@ -5,7 +5,7 @@
 //! each names its last. A watcher that missed one (`Lagged`) goes back to history.
 //!
 //! Pace: the more watchers a feed has, the further apart its batches are, so that it sends about
-//! [`MESSAGES_PER_SECOND`]. A single watcher gets events at once, a thousand every ten milliseconds under
+//! [`MESSAGES_PER_SECOND`]. A single watcher gets events at once, a thousand every 25 milliseconds under
 //! load.
 //!
 //! **Invariant: Bounded.** [`BATCHES_KEPT`] batches are kept for watchers that are a little behind. A feed
@@ -27,7 +27,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 /// Batches that a watcher may be behind before it goes back to history.
 const BATCHES_KEPT: usize = 32;
 /// Messages per second to all watchers of one feed together.
-const MESSAGES_PER_SECOND: u32 = 100_000;
+const MESSAGES_PER_SECOND: u32 = 40_000;
 /// The largest distance between batches.
 const SPACING_MAX: Duration = Duration::from_millis(100);
 /// How often watchers learn the position while nothing happens.
