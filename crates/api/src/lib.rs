@@ -85,7 +85,7 @@ const HEALTH_PERIOD: Duration = Duration::from_millis(250);
 pub struct Servers {
     stop: watch::Sender<bool>,
     grpc: JoinHandle<Result<(), tonic::transport::Error>>,
-    http: JoinHandle<io::Result<()>>,
+    http: JoinHandle<()>,
     redis: JoinHandle<()>,
     health: JoinHandle<()>,
 }
@@ -133,12 +133,12 @@ pub fn serve(
         .add_routes(Routes::from(routes))
         .serve_with_incoming_shutdown(connections, async move { life.ended().await });
     let operators = CheckedListener::new(into_tokio(operators)?, engine.metrics().http_garbage.clone());
-    let operators = axum::serve(operators, http);
+    let operators = http::serve(operators, http, Life(stop.subscribe()));
     let redis = resp::serve(engine.clone(), library, budget, into_tokio(redis)?, Life(stop.subscribe()));
     Ok(Servers {
         stop,
         grpc: tokio::spawn(server),
-        http: tokio::spawn(operators.into_future()),
+        http: tokio::spawn(operators),
         redis: tokio::spawn(redis),
         health: tokio::spawn(report_health(engine, reporter)),
     })

@@ -3,11 +3,12 @@
 //! process runs) and `/readyz` (it can serve: there is a leader, and the state is not far behind).
 //!
 //! What the faces' APIs share: `extract.rs` and `lists.rs` parse requests, `problem.rs` renders errors, `charge.rs`
-//! charges requests with their bodies, `time.rs` writes times, `document.rs` has the OpenAPI document, which is generated from the handlers and
+//! charges requests with their bodies, `connections.rs` serves the port, `time.rs` writes times, `document.rs` has the OpenAPI document, which is generated from the handlers and
 //! their models, so it says what they do; `/docs` shows it, from files in the binary.
 
 mod answer;
 mod charge;
+mod connections;
 mod document;
 mod etcd_metrics;
 mod extract;
@@ -16,6 +17,8 @@ mod lists;
 mod problem;
 mod route;
 mod time;
+
+pub(super) use connections::serve;
 
 use crate::budget::Budget;
 use crate::grpc::route::Route;

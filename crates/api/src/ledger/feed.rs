@@ -3,7 +3,8 @@
 //! The journal is never compacted, so a feed can begin anywhere. The hub only says that there is more to
 //! read.
 //!
-//! **Invariant: Bounded.** A piece has about [`PIECE_BYTES`], however large the accounts in it are.
+//! **Invariant: Bounded.** A piece has about as many bytes as its reader wants, at most [`PIECE_BYTES`], however large the
+//! accounts in it are.
 
 use crate::commands::long_read;
 use crate::error::Error;
@@ -14,14 +15,15 @@ use quoin_engine::watch::{Interest, WatchEnd, Watcher};
 
 /// Maximum parts of the journal in a piece; a part has up to 64 transfers.
 const PARTS_MAX: usize = 64;
-/// Bytes after which a piece takes no more parts. The last one may exceed it: it has what one command created.
-const PIECE_BYTES: usize = 1 << 20;
+/// Maximum bytes after which a piece takes no more parts. The last one may exceed it: it has what one command created.
+pub(crate) const PIECE_BYTES: usize = 1 << 20;
 
 /// A position in the journal.
 pub(crate) struct Feed {
     engine: Engine,
     watcher: Watcher,
     next: (Revision, u16),
+    piece_bytes: usize,
     /// Whether the last piece reached the end of the journal.
     at_end: bool,
 }
@@ -37,9 +39,10 @@ pub(crate) struct Piece {
 }
 
 impl Feed {
-    /// A feed that begins with the revision `from`.
-    pub(crate) fn new(engine: &Engine, from: Revision) -> Self {
-        Self { engine: engine.clone(), watcher: watch_from_now(engine), next: (from, 0), at_end: false }
+    /// A feed that begins with the revision `from`, in pieces of about `piece_bytes`.
+    pub(crate) fn new(engine: &Engine, from: Revision, piece_bytes: usize) -> Self {
+        let watcher = watch_from_now(engine);
+        Self { engine: engine.clone(), watcher, next: (from, 0), piece_bytes, at_end: false }
     }
 
     /// The next piece. Once one has said that all is read, it waits for more. It may be empty, and then says how
@@ -63,12 +66,12 @@ impl Feed {
     /// # Errors
     /// As [`Self::next`].
     pub(crate) async fn read(&mut self) -> Result<Piece, Error> {
-        let (view, from) = (self.engine.latest(), self.next);
+        let (view, from, piece_bytes) = (self.engine.latest(), self.next, self.piece_bytes.min(PIECE_BYTES));
         let (parts, at_end, complete_to, recorded) = long_read(move || {
             let mut entries = ledger::entries(view.view(), from);
             let (mut parts, mut bytes) = (Vec::new(), 0);
             let mut at_end = false;
-            while !at_end && parts.len() < PARTS_MAX && bytes < PIECE_BYTES {
+            while !at_end && parts.len() < PARTS_MAX && bytes < piece_bytes {
                 let part = entries.next().transpose()?;
                 at_end = part.is_none();
                 bytes += part.as_ref().map_or(0, |(_, _, journal)| journal.bytes());
@@ -132,7 +135,7 @@ mod tests {
                 engine.propose(Operation::create_accounts(vec![account]).into_command()).await.unwrap();
             }
             let newest = engine.latest().progress().revision;
-            let mut feed = Feed::new(&engine, Revision(0));
+            let mut feed = Feed::new(&engine, Revision(0), PIECE_BYTES);
             let mut ids = Vec::new();
             loop {
                 let piece = feed.read().await.unwrap();
@@ -165,7 +168,7 @@ mod tests {
                 }
             }
             let newest = engine.latest().progress().revision;
-            let mut feed = Feed::new(&engine, Revision(0));
+            let mut feed = Feed::new(&engine, Revision(0), PIECE_BYTES);
             let full = feed.read().await.unwrap();
             assert_eq!((full.parts.len(), full.complete_to < newest), (PARTS_MAX, true));
             let next = tokio::time::timeout(std::time::Duration::from_secs(30), feed.next()).await;

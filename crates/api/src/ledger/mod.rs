@@ -11,7 +11,7 @@ mod query;
 mod token;
 
 pub(crate) use book::{Applied, Book};
-pub(crate) use feed::{Feed, Piece};
+pub(crate) use feed::{Feed, PIECE_BYTES, Piece};
 pub(crate) use limits::{TIMEOUT_MS_MAX, check_metadata_bytes, check_texts, check_transfer_metadata};
 pub(crate) use past::{account_at, check_past};
 pub(crate) use query::{TransferQuery, query_transfers};

@@ -3,7 +3,7 @@
 use super::translate;
 use crate::error::Error;
 use crate::grpc::outbound::{self, AnswerStream, Answers};
-use crate::ledger::{Book, Feed, Origin, Piece, Token, check_first, check_past};
+use crate::ledger::{Book, Feed, Origin, PIECE_BYTES, Piece, Token, check_first, check_past};
 use crate::life::Life;
 use quoin_core::Revision;
 use quoin_engine::Consistency;
@@ -41,7 +41,7 @@ pub(super) async fn stream(
         let newest = book.view(Consistency::Linearizable).await?;
         check_past(newest.progress(), Revision(until), "until_revision")?;
     }
-    let feed = Feed::new(book.engine(), first);
+    let feed = Feed::new(book.engine(), first, PIECE_BYTES);
     let cluster = book.engine().cluster();
     Ok(outbound::spawn(life, PIECES_MAX, |pieces| send(feed, cluster, Revision(until), pieces)))
 }

@@ -6,7 +6,7 @@
 //! restored or made anew it is refused.
 //!
 //! **Invariant: Bounded.** [`BATCHES_MAX`] batches of about [`BATCH_BYTES`] wait for a slow client, and a piece of the
-//! journal behind them.
+//! journal of about [`PIECE_BYTES`] behind them.
 
 use super::desk::Desk;
 use super::model::{Account, EventsFrom, Transfer};
@@ -27,8 +27,10 @@ use std::convert::Infallible;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
+/// Bytes of the journal that are read at once.
+const PIECE_BYTES: usize = 64 << 10;
 /// Maximum batches of events that wait for a slow client.
-const BATCHES_MAX: usize = 4;
+const BATCHES_MAX: usize = 2;
 /// Bytes of events after which a batch is closed. The last one may exceed it.
 const BATCH_BYTES: usize = 64 << 10;
 
@@ -67,7 +69,7 @@ pub(super) async fn follow(
         (None, None) => desk.book.engine().latest().progress().revision.next(),
     };
     let seen = token.map(|token| (token.revision, token.position.unwrap_or(u32::MAX)));
-    let feed = Feed::new(desk.book.engine(), first);
+    let feed = Feed::new(desk.book.engine(), first, PIECE_BYTES);
     let (batches, receiver) = mpsc::channel(BATCHES_MAX);
     tokio::spawn(async move {
         tokio::select! {
@@ -173,7 +175,7 @@ mod tests {
             let (_running, life) = tokio::sync::watch::channel(false);
             let desk = Desk { book: Book::start(engine.clone()), life: Life(life) };
             let (batches, mut waiting) = mpsc::channel(BATCHES_MAX);
-            let feed = Feed::new(&engine, Revision(0));
+            let feed = Feed::new(&engine, Revision(0), PIECE_BYTES);
             let sending = tokio::spawn(async move { send(&desk, feed, None, &batches).await });
             let mut batches = Vec::new();
             while batches.iter().sum::<usize>() < 21 {
