@@ -364,6 +364,9 @@ fn new_account(random: &mut Random) -> ledger::NewAccount {
         user_data: text(random),
         metadata: BTreeMap::from([(text(random), text(random))]),
         maximum: random.once_in(3).then(|| wide(random).into()),
+        linked: random.once_in(3),
+        opening: random.once_in(3).then(|| wide(random).into()),
+        status: small(random) as i32,
         ..ledger::NewAccount::default()
     };
     let id = self::account(random);

@@ -10,7 +10,7 @@
 //! **Invariant: Bounded.** [`WAITING_MAX`] requests wait to be gathered; further ones are refused as too
 //! many.
 
-use crate::commands::read;
+use crate::commands::{long_read, read};
 use crate::error::Error;
 use quoin_core::ledger::{
     self, AccountCode, AccountRecord, Fence, Key, NewAccount, NewCurrency, Operation, Response,
@@ -103,6 +103,26 @@ impl Book {
         transfers.set_key(key);
         let reply = propose(&self.engine, transfers.into_command()).await?;
         if reply.response == Response::KeyConflict { Ok(None) } else { applied(reply).map(Some) }
+    }
+
+    /// What [`Self::transfers`] would answer at the newest state, or [`Self::transfers_keyed`] with a `key`; nothing is
+    /// recorded.
+    ///
+    /// # Errors
+    /// The state cannot be read.
+    pub(crate) async fn dry_run(
+        &self,
+        mut transfers: Transfers,
+        key: Option<Key>,
+    ) -> Result<Option<Applied>, Error> {
+        key.into_iter().for_each(|key| transfers.set_key(key));
+        let view = self.view(Consistency::Linearizable).await?;
+        let (revision, stamp) = (view.progress().revision, view.now());
+        let answer = move || ledger::dry_run(view.view(), view.progress(), stamp, transfers);
+        match long_read(answer).await? {
+            Response::KeyConflict => Ok(None),
+            response => applied(ledger::Reply { revision, stamp, response }).map(Some),
+        }
     }
 
     /// Applies a batch of a stream, without gathering or retrying: a batch that is lost ends its stream.

@@ -75,6 +75,12 @@ pub(crate) struct Create {
     /// Let the account hold at most this much, with what is pending; 0: credits never exceed debits
     #[arg(long, value_name = "AMOUNT")]
     maximum: Option<String>,
+    /// Deposit this much, from @world/ and the currency, together with the creation
+    #[arg(long, value_name = "AMOUNT")]
+    initial_balance: Option<String>,
+    /// Let it wait: no transfers until `set --status active`
+    #[arg(long)]
+    pending: bool,
     /// Text to keep with the account
     #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
     data: String,
@@ -129,11 +135,13 @@ pub(super) async fn run(account: Account) -> Result<ExitCode> {
 }
 
 async fn create(account: Create) -> Result<ExitCode> {
-    let Create { number, currency, id, rule, maximum, data, metadata, connection } = account;
+    let Create { number, currency, id, rule, maximum, initial_balance, pending, data, metadata, connection } =
+        account;
     let mut account = pb::Account {
         id: id_bytes(id.unwrap_or_else(Uuid::now_v7)),
         number,
         user_data: data,
+        status: if pending { pb::Status::Pending } else { pb::Status::Active }.into(),
         ..pb::Account::default()
     };
     for pair in metadata {
@@ -147,7 +155,8 @@ async fn create(account: Create) -> Result<ExitCode> {
         account.rule = rule.into();
         (account.limit, account.limit_high) = halves(limit);
     }
-    account.maximum = maximum.map(|most| maximum_of(&most, scale)).transpose()?;
+    account.maximum = maximum.map(|most| amount_of(&most, scale)).transpose()?;
+    account.opening = initial_balance.map(|amount| amount_of(&amount, scale)).transpose()?;
     let request = pb::CreateAccountsRequest { accounts: vec![account] };
     let mut results = client(&connection).await?.create_accounts(request).await?.into_inner().results;
     let result = results.pop().context("an answer without a result")?;
@@ -176,7 +185,7 @@ async fn set(
         "nothing to change: give --status, --maximum or an overdraft rule"
     );
     let no_maximum = maximum == Some("none");
-    let maximum = maximum.filter(|_| !no_maximum).map(|most| maximum_of(most, Some(known.scale)));
+    let maximum = maximum.filter(|_| !no_maximum).map(|most| amount_of(most, Some(known.scale)));
     let (limit, limit_high) = halves(rule.map_or(0, |(_, limit)| limit));
     let request = pb::UpdateAccountRequest {
         id: known.id,
@@ -204,9 +213,10 @@ fn rule_of(rule: &Rule, scale: Option<u32>) -> Result<Option<(pb::Rule, u128)>> 
     })
 }
 
-fn maximum_of(most: &str, scale: Option<u32>) -> Result<pb::Amount> {
-    let scale = scale.context("--maximum of an account in a custom unit: create the account, then set it")?;
-    let (amount, amount_high) = halves(parse_amount(most, scale)?);
+fn amount_of(text: &str, scale: Option<u32>) -> Result<pb::Amount> {
+    let scale = scale
+        .context("amounts of an account in a custom unit: create it without them, then set or deposit")?;
+    let (amount, amount_high) = halves(parse_amount(text, scale)?);
     Ok(pb::Amount { amount, amount_high })
 }
 
@@ -239,6 +249,7 @@ fn status_text(account: &pb::Account) -> &'static str {
         pb::Status::Active => "active",
         pb::Status::Frozen => "frozen",
         pb::Status::Closed => "closed",
+        pb::Status::Pending => "pending",
     }
 }
 

@@ -90,6 +90,9 @@ pub(crate) struct Label {
     /// Purpose of the transfer, shown in statements
     #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
     reference: String,
+    /// Only say what would be done; nothing is recorded
+    #[arg(long)]
+    dry_run: bool,
 }
 
 pub(super) async fn transfer(wanted: Transfer) -> Result<ExitCode> {
@@ -169,13 +172,18 @@ async fn submit(
 ) -> Result<ExitCode> {
     let id = label.id.unwrap_or_else(Uuid::now_v7);
     let transfer = pb::Transfer { id: id_bytes(id), reference: label.reference, ..transfer };
-    let request = pb::CreateTransfersRequest { transfers: vec![transfer], ..Default::default() };
+    let dry_run = label.dry_run;
+    let request = pb::CreateTransfersRequest { transfers: vec![transfer], dry_run, ..Default::default() };
     let answer = client.create_transfers(request).await?.into_inner();
     let result = answer.results.first().context("an answer without a result")?;
     if result.code() != pb::Code::Ok {
         return outcome::refuse(code_name(result.code()));
     }
-    let outcome = if result.duplicate { "done before" } else { "done" };
+    let outcome = match (dry_run, result.duplicate) {
+        (_, true) => "done before",
+        (true, false) => "would be done",
+        (false, false) => "done",
+    };
     let moved = moved_scale.map(|scale| format_amount(join(result.moved, result.moved_high), scale));
     let mut machine = json!({ "outcome": outcome, "id": id.to_string() });
     let mut people = format!("{outcome} {id}");

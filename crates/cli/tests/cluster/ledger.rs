@@ -203,7 +203,12 @@ async fn a_pipelined_stream_and_the_events_at_a_follower_agree() -> Result<()> {
             amount: 1,
             ..Default::default()
         };
-        pb::CreateTransfersRequest { tag, transfers: (0..500).map(one).collect(), balances: tag == 20 }
+        pb::CreateTransfersRequest {
+            tag,
+            transfers: (0..500).map(one).collect(),
+            balances: tag == 20,
+            dry_run: false,
+        }
     };
     let requests = tokio_stream::iter((1..=20).map(batch));
     let mut answers = ledger(&cluster, follower).await?.stream(requests).await?.into_inner();

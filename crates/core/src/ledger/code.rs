@@ -91,4 +91,8 @@ codes! {
         "only a single transfer and a post can be reverted: void a pending one, and repeat a reverted one";
     /// Reverted already.
     AlreadyReverted = 23, "already_reverted", "the transfer was reverted already";
+    /// The debit account is not yet active.
+    DebitPending = 24, "debit_account_pending", "the debit account is pending: activate it first";
+    /// The credit account is not yet active.
+    CreditPending = 25, "credit_account_pending", "the credit account is pending: activate it first";
 }

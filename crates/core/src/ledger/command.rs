@@ -146,6 +146,16 @@ pub struct NewAccount {
     /// credits never exceed its debits.
     #[prost(message, optional, tag = "10")]
     pub maximum: Option<Amount>,
+    /// Created together with the next account of the command, or not at all.
+    #[prost(bool, tag = "11")]
+    pub linked: bool,
+    /// The amount of its first transfer, from its currency's world account, which has this account's id; none for no
+    /// such transfer.
+    #[prost(message, optional, tag = "12")]
+    pub opening: Option<Amount>,
+    /// With which it begins: active or pending.
+    #[prost(enumeration = "Status", tag = "13")]
+    pub status: i32,
 }
 
 /// An amount in minor units, in two halves.
@@ -278,4 +288,6 @@ pub enum Status {
     Frozen = 1,
     /// Nothing, for good.
     Closed = 2,
+    /// Nothing yet, until it is active.
+    Pending = 3,
 }

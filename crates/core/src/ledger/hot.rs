@@ -77,6 +77,14 @@ impl Hot {
         self.insert(account, Balances::default(), now);
     }
 
+    /// Forgets an account that was not created after all.
+    pub(super) fn forget(&mut self, id: u128) {
+        if let Some(place) = self.places.remove(&id) {
+            // No account has this id, so that nothing else is forgotten when the place is given away.
+            self.slots[place as usize].id = 0;
+        }
+    }
+
     /// Takes over changes to an account's record.
     pub(super) fn changed(&mut self, account: &AccountRecord) {
         if let Some(place) = self.places.get(&account.id()) {

@@ -46,7 +46,7 @@ impl Run<'_, '_> {
     }
 
     pub(super) fn known(&mut self, id: u128) -> Result<Option<Known>, StoreError> {
-        if self.recorded == 0 {
+        if self.recorded == self.first {
             self.stretch.reopen(self.tx.view())?;
         }
         if self.stretch.holds(id) {

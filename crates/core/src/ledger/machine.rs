@@ -1,4 +1,5 @@
-//! What a ledger command does to the state: accounts and currencies here, transfers in `transfers.rs`.
+//! What a ledger command does to the state: changes of accounts and currencies here, new accounts in `creation.rs`,
+//! transfers in `transfers.rs`.
 //!
 //! A pending transfer with a timeout has an entry in the expiry index. A batch whose stamp has reached the
 //! deadline releases the reserved amount before its commands see the state.
@@ -6,6 +7,7 @@
 use super::command::{
     self, NewAccount, NewCurrency, OPERATION, Operation, Rule, Status, TRANSFERS, UpdateAccount,
 };
+use super::creation::Creation;
 use super::currency::{self, Currency};
 use super::extra::TRANSFER_METADATA_BYTES_MAX;
 use super::fence::Fences;
@@ -26,7 +28,7 @@ use bytes::Bytes;
 use prost::Message;
 
 /// Maximum pending transfers that expire in one batch; the rest wait for the next.
-const EXPIRIES_PER_BATCH_MAX: usize = 1000;
+pub(super) const EXPIRIES_PER_BATCH_MAX: usize = 1000;
 /// Maximum accounts created by one command, all of which stay in memory until it ends.
 pub const ACCOUNTS_MAX: usize = 1000;
 /// Maximum bytes of an account's number.
@@ -74,14 +76,7 @@ impl Machine {
     /// Releases what these pending transfers reserved.
     pub(crate) fn expire(&mut self, tx: &mut Tx<'_>, due: Vec<Expiry>) -> Result<(), StoreError> {
         let mut run = self.run(tx, false, due.len());
-        let mut raw = Vec::new();
-        for Expiry { subject, .. } in due {
-            let id = record::decode_id(&subject)?;
-            let transfer = Transfer::new(id, Kind::Expired { pending: id });
-            raw.clear();
-            transfer.encode_into(&mut raw);
-            run.expired(&(transfer, &raw))?;
-        }
+        release(&mut run, &due)?;
         run.finish();
         Ok(())
     }
@@ -139,10 +134,7 @@ impl Machine {
                 Some(key) if read_account(tx.view(), key.id)?.is_some() || !self.take_key(tx, key)? => {
                     Response::KeyConflict
                 }
-                _ => {
-                    let (results, new) = self.create_accounts(tx, new.accounts)?;
-                    Response::Accounts(results, new)
-                }
+                _ => self.create_accounts(tx, &new.accounts)?,
             },
             Operation::UpdateAccount(update) => {
                 Response::Account(self.update_account(tx, &update)?.map(Box::new))
@@ -154,117 +146,26 @@ impl Machine {
     /// Whether a request with this key may be run: the key is new, and then recorded, or was used before for the
     /// same. **Invariant: Idempotence.**
     fn take_key(&mut self, tx: &mut Tx<'_>, key: Key) -> Result<bool, StoreError> {
-        let place = record::id_key(IDS, key.id);
-        match tx.get(&place)?.map(|known| record::decode_location(&known)).transpose()? {
-            Some(Location::Key { fingerprint }) => Ok(fingerprint == key.fingerprint),
-            Some(Location::At(..)) => Ok(false),
-            None => {
-                tx.put(&place, record::encode_key(key.fingerprint));
-                self.stretch.record(key.id, tx.stamp());
-                Ok(true)
-            }
+        if let Some(same) = is_same_request(tx.view(), key)? {
+            return Ok(same);
         }
+        tx.put(&record::id_key(IDS, key.id), record::encode_key(key.fingerprint));
+        self.stretch.record(key.id, tx.stamp());
+        Ok(true)
     }
 
-    fn create_accounts(
-        &mut self,
-        tx: &mut Tx<'_>,
-        accounts: Vec<NewAccount>,
-    ) -> Result<(Vec<Result<AccountRecord, AccountCode>>, bool), StoreError> {
-        let (mut results, mut made) = (Vec::with_capacity(accounts.len()), Vec::new());
-        for account in accounts {
-            results.push(self.create_account(tx, account, &mut made)?);
-        }
-        if !made.is_empty() {
-            let key = journal::journal_key(tx.next_revision(), 0);
-            tx.change(Bytes::copy_from_slice(&key), Some(journal::encode_accounts(tx.stamp(), &made)));
-        }
-        Ok((results, !made.is_empty()))
-    }
-
-    fn create_account(
-        &mut self,
-        tx: &mut Tx<'_>,
-        new: NewAccount,
-        made: &mut Vec<AccountRecord>,
-    ) -> Done<AccountRecord> {
-        if record::is_reserved(new.id()) {
-            return Ok(Err(AccountCode::IdReserved));
-        }
-        if new.number.starts_with('@') || new.number.len() > NUMBER_BYTES_MAX {
-            return Ok(Err(AccountCode::NumberReserved));
-        }
-        if Rule::try_from(new.rule).is_err() {
-            return Ok(Err(AccountCode::NotAllowed));
-        }
-        if let Some(known) = read_account(tx.view(), new.id())? {
-            return Ok(if known.origin == new { Ok(known) } else { Err(AccountCode::IdConflict) });
-        }
-        // Accounts of earlier versions may have such numbers.
-        if !is_clear(&new.number) {
-            return Ok(Err(AccountCode::NumberMalformed));
-        }
-        let known = tx.get(&record::id_key(IDS, new.id()))?.map(|known| record::decode_location(&known));
-        if let Some(Location::Key { .. }) = known.transpose()? {
-            // The key of a request for several things was used again, for one account.
-            return Ok(Err(AccountCode::IdConflict));
-        }
-        let Ok(currency) = new.currency.parse::<Currency>() else {
-            return Ok(Err(AccountCode::CurrencyUnknown));
+    fn create_accounts(&mut self, tx: &mut Tx<'_>, accounts: &[NewAccount]) -> Result<Response, StoreError> {
+        let run = if accounts.iter().any(|account| account.opening.is_some()) {
+            self.run(tx, false, accounts.len())
+        } else {
+            Run::new(tx, &mut self.hot, &mut self.stretch, &mut self.expiries, false, 0)
         };
-        let Some(scale) = currency_scale(tx.view(), currency)? else {
-            return Ok(Err(AccountCode::CurrencyUnknown));
-        };
-        if !new.number.is_empty() && tx.get(&record::number_key(&new.number))?.is_some() {
-            return Ok(Err(AccountCode::NumberTaken));
+        let mut creation = Creation::new(run, accounts.len());
+        for chain in accounts.chunk_by(|one, _| one.linked) {
+            creation.chain(chain)?;
         }
-        self.make_world(tx, currency, scale, made)?;
-        Ok(Ok(self.make_account(tx, new, scale, made)))
-    }
-
-    /// Creates the account that a currency's money comes from, along with the currency's first account.
-    fn make_world(
-        &mut self,
-        tx: &mut Tx<'_>,
-        currency: Currency,
-        scale: u32,
-        made: &mut Vec<AccountRecord>,
-    ) -> Result<(), StoreError> {
-        let (id, number) = record::world_account(currency);
-        if self.hot.find(tx.view(), id, tx.sequence().0)?.is_none() {
-            let rule = Rule::Unlimited.into();
-            let world = NewAccount { number, currency: currency.to_string(), rule, ..NewAccount::default() };
-            self.make_account(tx, world.with_id(id), scale, made);
-        }
-        Ok(())
-    }
-
-    fn make_account(
-        &mut self,
-        tx: &mut Tx<'_>,
-        new: NewAccount,
-        scale: u32,
-        made: &mut Vec<AccountRecord>,
-    ) -> AccountRecord {
-        let revision = tx.next_revision().0;
-        let account = AccountRecord {
-            origin: new,
-            scale,
-            status: Status::Active.into(),
-            created_ms: tx.stamp().0,
-            created_revision: revision,
-            changed_revision: revision,
-            changed: None,
-            indexed_from: revision,
-        };
-        if !account.origin.number.is_empty() {
-            let id = Bytes::copy_from_slice(&account.id().to_be_bytes());
-            tx.put(&record::number_key(&account.origin.number), id);
-        }
-        put_account(tx, &account);
-        self.hot.created(&account, tx.sequence().0);
-        made.push(account.clone());
-        account
+        let (results, new) = creation.finish();
+        Ok(Response::Accounts(results, new))
     }
 
     fn update_account(&mut self, tx: &mut Tx<'_>, update: &UpdateAccount) -> Done<AccountRecord> {
@@ -282,6 +183,10 @@ impl Machine {
         let Some(mut account) = updated(&known, update) else { return Ok(Err(AccountCode::NotAllowed)) };
         if account == known {
             return Ok(Ok(known));
+        }
+        // An account that was used cannot become one that was not.
+        if account.status() == Status::Pending && known.status() != Status::Pending {
+            return Ok(Err(AccountCode::NotAllowed));
         }
         if known.status() == Status::Closed {
             return Ok(Err(AccountCode::Closed));
@@ -319,8 +224,30 @@ impl Machine {
     }
 }
 
+/// Whether a key was used before for the same request; `None` if it is new.
+pub(super) fn is_same_request(view: View<'_>, key: Key) -> Result<Option<bool>, StoreError> {
+    let known = view.get(&record::id_key(IDS, key.id))?;
+    Ok(known.map(|known| record::decode_location(&known)).transpose()?.map(|known| match known {
+        Location::Key { fingerprint } => fingerprint == key.fingerprint,
+        Location::At(..) => false,
+    }))
+}
+
+/// Releases what the pending transfers reserve whose time has come.
+pub(super) fn release(run: &mut Run<'_, '_>, due: &[Expiry]) -> Result<(), StoreError> {
+    let mut raw = Vec::new();
+    for Expiry { subject, .. } in due {
+        let id = record::decode_id(subject)?;
+        let transfer = Transfer::new(id, Kind::Expired { pending: id });
+        raw.clear();
+        transfer.encode_into(&mut raw);
+        run.expired(&(transfer, &raw))?;
+    }
+    Ok(())
+}
+
 /// Whether a number can be shown, can stand in a path, and is not taken for an id. It may be empty.
-fn is_clear(number: &str) -> bool {
+pub(super) fn is_clear(number: &str) -> bool {
     let shows = number.is_empty() || !number.trim().is_empty();
     let digits = number.strip_prefix("urn:uuid:").unwrap_or(number);
     let digits = digits.strip_prefix('{').and_then(|digits| digits.strip_suffix('}')).unwrap_or(digits);
@@ -357,6 +284,15 @@ fn updated(known: &AccountRecord, update: &UpdateAccount) -> Option<AccountRecor
     Some(account)
 }
 
+/// Writes a new account, with its number.
+pub(super) fn put_new_account(tx: &mut Tx<'_>, account: &AccountRecord) {
+    if !account.origin.number.is_empty() {
+        let id = Bytes::copy_from_slice(&account.id().to_be_bytes());
+        tx.put(&record::number_key(&account.origin.number), id);
+    }
+    put_account(tx, account);
+}
+
 fn put_account(tx: &mut Tx<'_>, account: &AccountRecord) {
     tx.put(&record::id_key(record::ACCOUNTS, account.id()), account.encode_to_vec().into());
 }
@@ -382,7 +318,7 @@ fn create_currency(tx: &mut Tx<'_>, new: &NewCurrency) -> Done<()> {
 }
 
 /// A command of transfers; `None` if it is malformed, or asks for what nobody may.
-fn decode_transfers(bytes: &[u8]) -> Option<Decoded<'_>> {
+pub(super) fn decode_transfers(bytes: &[u8]) -> Option<Decoded<'_>> {
     let decoded = transfer::decode(bytes).ok()?;
     let allowed = |transfer: &Transfer<'_>| {
         // Only the log's time expires transfers, not a client.

@@ -1,12 +1,12 @@
 //! The ledger face: accounts, and transfers between them, double-entry.
 //!
 //! `command.rs`, `transfer.rs`, `reply.rs` and `code.rs` are what clients ask and are answered; `machine.rs`
-//! is what a command does to accounts, `run.rs`, `transfers.rs`, `known.rs` and `recording.rs` what it does
-//! to balances, `balancing.rs` and `reverts.rs` for the transfers of these names, with `options.rs`; `query.rs` and
-//! `past.rs` are how the store is read, `lookup.rs`, `search.rs` and `plan.rs` how many transfers are found,
+//! and `creation.rs` are what a command does to accounts, `run.rs`, `transfers.rs`, `known.rs` and `recording.rs` what
+//! it does to balances, `balancing.rs` and `reverts.rs` for the transfers of these names, with `options.rs`; `query.rs`
+//! and `past.rs` are how the store is read, `lookup.rs`, `search.rs` and `plan.rs` how many transfers are found,
 //! `record.rs` and `journal.rs` are its bytes, `extra.rs` what is the clients' own;
 //! `currency.rs` is units and decimal amounts, `hot.rs` a cache, `stretch.rs` tells new ids without a lookup,
-//! `fence.rs` keeps streams in order.
+//! `fence.rs` keeps streams in order, `dry_run.rs` answers without recording.
 //!
 //! What it deliberately does not do: convert between currencies (two linked transfers do), compute interest,
 //! or forget. The journal and the histories of accounts are kept when revisions are compacted.
@@ -14,7 +14,9 @@
 mod balancing;
 mod code;
 mod command;
+mod creation;
 mod currency;
+mod dry_run;
 mod extra;
 mod fence;
 mod hot;
@@ -45,6 +47,7 @@ mod transfers;
 pub use code::Code;
 pub use command::{Amount, NewAccount, NewCurrency, Operation, Rule, Status, UpdateAccount};
 pub use currency::{AmountError, Currency, SCALE_MAX, format_amount, format_signed, iso_scale, parse_amount};
+pub use dry_run::dry_run;
 pub use extra::{Extra, Metadata, TRANSFER_METADATA_BYTES_MAX};
 pub use fence::Fence;
 pub use journal::{Entry, Journal, Resolution};

@@ -195,7 +195,7 @@ impl AccountRecord {
     /// As it was created.
     #[must_use]
     pub(super) fn original(self) -> Self {
-        Self { status: Status::Active.into(), changed_revision: self.created_revision, changed: None, ..self }
+        Self { status: self.origin.status, changed_revision: self.created_revision, changed: None, ..self }
     }
 
     /// How far it may go below zero, in minor units; `None` if there is no bound.

@@ -51,13 +51,17 @@ impl Run<'_, '_> {
 
     /// Writes the command's effects and returns the replies in the order of the transfers.
     pub(super) fn finish(mut self) -> Vec<TransferReply> {
-        if self.recorded == 0 {
+        if self.recorded == self.first {
             return self.replies;
         }
         self.assert_sums();
         let revision = self.tx.next_revision();
         for (number, part) in std::mem::take(&mut self.parts).into_iter().enumerate() {
             let number = u16::try_from(number).expect("a command is bounded");
+            // The one that was left to accounts.
+            if part.is_empty() {
+                continue;
+            }
             self.tx
                 .change(Bytes::copy_from_slice(&journal::journal_key(revision, number)), Some(part.into()));
         }

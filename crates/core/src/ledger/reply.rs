@@ -111,6 +111,12 @@ pub enum AccountCode {
     /// The balances break the new maximum already.
     #[error("the account holds more, with what is pending, than the new maximum allows")]
     AboveMaximum,
+    /// Another account of the chain was refused.
+    #[error("another account of the linked chain was refused")]
+    LinkedFailed,
+    /// The account's opening transfer was refused.
+    #[error("the transfer of the initial balance is refused: {}", .0.text())]
+    OpeningRefused(Code),
     /// The code exists with another scale.
     #[error("the currency exists with another scale")]
     CurrencyExists,
@@ -118,7 +124,9 @@ pub enum AccountCode {
     #[error("a currency needs a code of 3 to 8 capital letters and digits and a scale of at most 18")]
     CurrencyMalformed,
     /// An unknown rule or status, or a change to one of the ledger's own accounts.
-    #[error("the ledger's own accounts cannot be changed, and rule and status must be known ones")]
+    #[error(
+        "the ledger's own accounts cannot be changed, rule and status must be known ones, and only a new account is pending"
+    )]
     NotAllowed,
 }
 

@@ -30,6 +30,8 @@ pub(super) struct Run<'m, 's> {
     pub(super) parts: Vec<Vec<u8>>,
     /// How many transfers they hold.
     pub(super) recorded: u32,
+    /// The position of the first.
+    pub(super) first: u32,
     /// The ids recorded, with their positions.
     pub(super) ids: Vec<(u128, u32)>,
     /// `ids` by id, made once an id comes that is not known to be new.
@@ -69,6 +71,7 @@ impl<'m, 's> Run<'m, 's> {
             details,
             parts: Vec::with_capacity(count.div_ceil(PART_TRANSFERS as usize)),
             recorded: 0,
+            first: 0,
             ids: Vec::with_capacity(count),
             places: None,
             links: Vec::with_capacity(2 * count),
@@ -81,6 +84,13 @@ impl<'m, 's> Run<'m, 's> {
             replies: Vec::with_capacity(count),
             reply_of: Vec::with_capacity(count),
         }
+    }
+
+    /// Leaves the first part of the journal to accounts.
+    pub(super) fn begin_after_accounts(&mut self) {
+        (self.first, self.recorded) = (PART_TRANSFERS, PART_TRANSFERS);
+        self.parts.push(Vec::new());
+        self.reply_of.resize(PART_TRANSFERS as usize, 0);
     }
 
     /// The place of an account among the cached ones; `None` if it does not exist.

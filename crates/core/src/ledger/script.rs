@@ -2,12 +2,14 @@
 //!
 //! ```text
 //! currency CODE SCALE
-//! account ID CURRENCY [number=N] [limit=N|unlimited] [max=N] [data=TEXT] [meta=NAME:VALUE]
+//! account ID CURRENCY [number=N] [limit=N|unlimited] [max=N] [data=TEXT] [meta=NAME:VALUE] [opening=N] [pending]
+//! chain ACCOUNT; ACCOUNT; ...    one command; ACCOUNT is as above without its first word, [linked]
 //! update ID [status=N] [limit=N|unlimited] [max=N|none] [data=TEXT] [since=REVISION]
 //! do TRANSFER; TRANSFER; ...     one command; TRANSFER is one of
 //!     single ID DEBIT CREDIT AMOUNT    pending ID DEBIT CREDIT AMOUNT [timeout=MS]
 //!     post ID PENDING [AMOUNT]         void ID PENDING    revert ID TRANSFER
 //!     each with [linked] [currency=CODE] [code=N] [ref=TEXT] [balancing=debit|credit|both]
+//! try MS TRANSFER; TRANSFER; ...    as do, in a dry run, so many milliseconds from now      try-keyed KEY FINGERPRINT TRANSFER; ...
 //! fenced STREAM NUMBER AFTER TRANSFER; TRANSFER; ...
 //! keyed KEY FINGERPRINT TRANSFER; TRANSFER; ...   keyed-account KEY FINGERPRINT ID CURRENCY
 //! show ID [at=REVISION]   accounts [after=ID] [limit=N] [at=REVISION]   number NUMBER   transfer ID
@@ -20,6 +22,7 @@
 use super::journal::decode_journal;
 use super::*;
 use crate::golden::{Line, Vocabulary, World, number};
+use crate::store::Order;
 use crate::{Event, Revision, Stamp};
 use std::fmt::Write;
 
@@ -36,9 +39,22 @@ fn run(world: &mut World<'_>, line: &Line<'_>) -> bool {
             };
             world.say(result.map_or_else(|code| format!("refused: {code}"), |()| "done".into()));
         }
-        "account" => create(world, line),
+        "account" => create(world, vec![new_account(line)]),
+        "chain" => {
+            let accounts = rest.split(';').map(|text| format!("account {}", text.trim()));
+            create(world, accounts.map(|text| new_account(&Line::parse(&text))).collect());
+        }
         "update" => update(world, line),
         "do" => transfers(world, rest, Transfers::new(true)),
+        "try" => {
+            let (ms, text) = rest.split_once(' ').unwrap();
+            attempt(world, number(ms), text, Transfers::new(true));
+        }
+        "try-keyed" => {
+            let mut command = Transfers::new(true);
+            command.set_key(Key { id: id(words[0]), fingerprint: line.number(1) });
+            attempt(world, 0, rest.splitn(3, ' ').nth(2).unwrap(), command);
+        }
         "fenced" => {
             let mut command = Transfers::new(true);
             command.set_fence(Fence { stream: id(words[0]), number: line.number(1), after: line.number(2) });
@@ -115,7 +131,7 @@ fn apply(world: &mut World<'_>, command: crate::Command) -> Response {
     reply.response
 }
 
-fn create(world: &mut World<'_>, line: &Line<'_>) {
+fn new_account(line: &Line<'_>) -> NewAccount {
     let (rule, limit) = rule(line.option("limit"));
     let metadata = line.option("meta").and_then(|pair| pair.split_once(':'));
     let new = NewAccount {
@@ -125,10 +141,16 @@ fn create(world: &mut World<'_>, line: &Line<'_>) {
         user_data: line.option("data").unwrap_or_default().into(),
         metadata: metadata.map(|(key, value)| (key.into(), value.into())).into_iter().collect(),
         maximum: line.option("max").map(|most| number::<u128>(most).into()),
+        linked: line.has("linked"),
+        opening: line.option("opening").map(|amount| number::<u128>(amount).into()),
+        status: if line.has("pending") { Status::Pending } else { Status::Active }.into(),
         ..NewAccount::default()
     };
-    let new = new.with_id(id(line.words[0])).with_limit(limit);
-    let Response::Accounts(results, _) = apply(world, Operation::create_accounts(vec![new]).into_command())
+    new.with_id(id(line.words[0])).with_limit(limit)
+}
+
+fn create(world: &mut World<'_>, accounts: Vec<NewAccount>) {
+    let Response::Accounts(results, _) = apply(world, Operation::create_accounts(accounts).into_command())
     else {
         panic!("accounts")
     };
@@ -159,11 +181,30 @@ fn show_account(world: &mut World<'_>, result: Result<AccountRecord, AccountCode
     world.say(result.map_or_else(|code| format!("refused: {code}"), |account| account_text(&account)));
 }
 
-fn transfers(world: &mut World<'_>, text: &str, mut command: Transfers) {
+fn transfers(world: &mut World<'_>, text: &str, command: Transfers) {
+    let response = apply(world, with_transfers(command, text).into_command());
+    show_replies(world, response);
+}
+
+/// A dry run, and then nothing has changed.
+fn attempt(world: &mut World<'_>, ms: u64, text: &str, command: Transfers) {
+    let before: Vec<_> = world.view().scan(&[], &[], Order::Ascending).map(Result::unwrap).collect();
+    let (progress, now) = (world.progress(), Stamp(world.stamp + ms));
+    let response = dry_run(world.view(), &progress, now, with_transfers(command, text)).unwrap();
+    let after = world.view().scan(&[], &[], Order::Ascending).map(Result::unwrap);
+    assert!(after.eq(before) && world.progress() == progress, "a dry run has changed something");
+    show_replies(world, response);
+}
+
+fn with_transfers(mut command: Transfers, text: &str) -> Transfers {
     for text in text.split(';') {
         command.push(&parse_transfer(&Line::parse(text.trim())));
     }
-    let replies = match apply(world, command.into_command()) {
+    command
+}
+
+fn show_replies(world: &mut World<'_>, response: Response) {
+    let replies = match response {
         Response::Transfers(replies) => replies,
         other => return world.say(format!("{other:?}")),
     };

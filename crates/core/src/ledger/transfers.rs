@@ -28,9 +28,7 @@ impl Run<'_, '_> {
         if self.answer_known(members)? {
             return Ok(());
         }
-        self.undo.clear();
-        self.undo_pendings.clear();
-        self.undo_reverts.clear();
+        self.forget_undo();
         let mut effects = Vec::with_capacity(members.len());
         for (place, (transfer, _)) in members.iter().enumerate() {
             match self.attempt(transfer)? {
@@ -49,6 +47,32 @@ impl Run<'_, '_> {
             self.record(member, Code::Ok, Some(effect));
         }
         Ok(())
+    }
+
+    /// Does transfers with new ids all or none; nothing is recorded of refused ones.
+    pub(super) fn together(
+        &mut self,
+        members: &[Member<'_>],
+    ) -> Result<Result<(), (usize, Code)>, StoreError> {
+        self.forget_undo();
+        let mut effects = Vec::with_capacity(members.len());
+        for (place, (transfer, _)) in members.iter().enumerate() {
+            let verdict = match self.known(transfer.id)? {
+                Some(_) => Err(Code::IdConflict),
+                None => self.attempt(transfer)?,
+            };
+            match verdict {
+                Ok(effect) => effects.push(effect),
+                Err(code) => {
+                    self.roll_back();
+                    return Ok(Err((place, code)));
+                }
+            }
+        }
+        for (member, effect) in members.iter().zip(effects) {
+            self.record(member, Code::Ok, Some(effect));
+        }
+        Ok(Ok(()))
     }
 
     /// Records that a pending transfer expired.
@@ -157,6 +181,8 @@ impl Run<'_, '_> {
             (Status::Closed, _) => Err(Code::DebitClosed),
             (_, Status::Frozen) => Err(Code::CreditFrozen),
             (_, Status::Closed) => Err(Code::CreditClosed),
+            (Status::Pending, _) => Err(Code::DebitPending),
+            (_, Status::Pending) => Err(Code::CreditPending),
         }
     }
 
@@ -253,6 +279,12 @@ impl Run<'_, '_> {
         let detail =
             wanted.then(|| Box::new(Detail { resolution, currency, scale, debit: giver, credit: taker }));
         Effect { debit: from, credit: to, resolution, detail }
+    }
+
+    fn forget_undo(&mut self) {
+        self.undo.clear();
+        self.undo_pendings.clear();
+        self.undo_reverts.clear();
     }
 
     fn roll_back(&mut self) {

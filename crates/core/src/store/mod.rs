@@ -105,6 +105,11 @@ impl<'a> View<'a> {
         Self { store, at }
     }
 
+    /// What it shows, with everything that is newer.
+    pub(crate) fn store(&self) -> &'a dyn Store {
+        self.store
+    }
+
     /// The sequence that this view shows.
     pub fn sequence(&self) -> Sequence {
         self.at

@@ -89,7 +89,7 @@ impl Maker {
             transfer(id, debit, credit, maker.cents())
         };
         let transfers = (0..count).map(|_| one(self)).collect();
-        pb::CreateTransfersRequest { tag, transfers, balances: false }
+        pb::CreateTransfersRequest { tag, transfers, balances: false, dry_run: false }
     }
 
     pub(super) fn single(&mut self) -> pb::CreateTransfersRequest {

@@ -30,6 +30,9 @@ pub(super) async fn create(
     if count == 0 || count > ACCOUNTS_MAX {
         return Err(Error::invalid(format_args!("accounts: {count} is not between 1 and {ACCOUNTS_MAX}")));
     }
+    if request.accounts.last().is_some_and(|last| last.linked) {
+        return Err(Error::invalid("accounts: the last one is linked to the next, which is missing"));
+    }
     let accounts = request.accounts.into_iter().enumerate();
     let accounts = accounts.map(|(position, account)| translate::new_account(account, position));
     let (results, revision) = book.create_accounts(accounts.collect::<Result<_, _>>()?).await?;

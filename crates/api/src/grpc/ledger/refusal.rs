@@ -14,7 +14,9 @@ impl From<AccountCode> for Error {
             AccountCode::Closed
             | AccountCode::NotEmpty
             | AccountCode::BelowLimit
-            | AccountCode::AboveMaximum => Kind::FailedPrecondition,
+            | AccountCode::AboveMaximum
+            | AccountCode::LinkedFailed
+            | AccountCode::OpeningRefused(_) => Kind::FailedPrecondition,
             AccountCode::Changed => Kind::Aborted,
             _ => Kind::InvalidArgument,
         };

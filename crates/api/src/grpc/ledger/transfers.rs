@@ -28,7 +28,13 @@ pub(super) async fn create(
     book: &Book,
     request: &pb::CreateTransfersRequest,
 ) -> Result<pb::CreateTransfersResponse, Error> {
-    let applied = book.transfers(translate::transfers(request)?).await?;
+    let transfers = translate::transfers(request)?;
+    if request.dry_run {
+        let applied = book.dry_run(transfers, None).await?;
+        let applied = applied.ok_or_else(|| Error::fault("a batch without a key had a conflict of keys"))?;
+        return Ok(translate::dry_run_response(request.tag, applied));
+    }
+    let applied = book.transfers(transfers).await?;
     Ok(translate::transfers_response(request.tag, applied))
 }
 
@@ -66,6 +72,9 @@ async fn pipeline(
     let start = async {
         let mut before = 0;
         while let Some(request) = requests.try_next().await? {
+            if request.dry_run {
+                return Err(Error::invalid("dry_run: a stream records what it is sent; use CreateTransfers"));
+            }
             let batch = translate::transfers(&request)?;
             let after = if recorded.load(Relaxed) == before { 0 } else { before };
             let fence = Fence { stream, number: before + 1, after };

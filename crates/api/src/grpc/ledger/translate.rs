@@ -159,7 +159,12 @@ fn check_fields(wanted: &pb::Transfer, kind: &Kind) -> Result<(), Problem> {
 pub(super) fn transfers_response(tag: u64, applied: Applied) -> pb::CreateTransfersResponse {
     let Applied { replies, revision, stamp } = applied;
     let results = replies.into_iter().map(|reply| transfer_result(reply, revision, stamp)).collect();
-    pb::CreateTransfersResponse { tag, results, revision: revision.0, time_ms: stamp.0 }
+    pb::CreateTransfersResponse { tag, results, revision: revision.0, time_ms: stamp.0, dry_run: false }
+}
+
+/// The answer to a dry run of a batch.
+pub(super) fn dry_run_response(tag: u64, applied: Applied) -> pb::CreateTransfersResponse {
+    pb::CreateTransfersResponse { dry_run: true, ..transfers_response(tag, applied) }
 }
 
 fn transfer_result(reply: TransferReply, newest: Revision, now: Stamp) -> pb::TransferResult {
@@ -203,10 +208,12 @@ pub(super) fn balances(from: &Balances) -> pb::Balances {
 /// An account to create.
 pub(super) fn new_account(wanted: pb::Account, place: usize) -> Result<NewAccount, Error> {
     let field = |name: &str| format!("accounts[{place}].{name}");
-    let answers_only =
-        wanted.balances.is_some() || wanted.created_ms > 0 || wanted.status != 0 || wanted.scale != 0;
+    let answers_only = wanted.balances.is_some() || wanted.created_ms > 0 || wanted.scale != 0;
     if answers_only {
-        return Err(invalid(field(""), "the ledger sets status, scale, balances and times; leave them out"));
+        return Err(invalid(field(""), "the ledger sets scale, balances and times; leave them out"));
+    }
+    if ![pb::Status::Active as i32, pb::Status::Pending as i32].contains(&wanted.status) {
+        return Err(invalid(field("status"), "a new account is active or pending"));
     }
     let new = NewAccount {
         number: wanted.number,
@@ -215,15 +222,22 @@ pub(super) fn new_account(wanted: pb::Account, place: usize) -> Result<NewAccoun
             .map_err(|problem| invalid(field("rule"), problem))?,
         user_data: wanted.user_data,
         metadata: wanted.metadata.into_iter().collect(),
-        maximum: wanted.maximum.map(maximum),
+        maximum: wanted.maximum.map(amount),
+        linked: wanted.linked,
+        opening: wanted.opening.map(amount),
+        status: wanted.status,
         ..NewAccount::default()
     };
     check_texts(&new.user_data, &new.metadata).map_err(|(name, problem)| invalid(field(name), problem))?;
     Ok(new.with_id(id(&wanted.id, field("id"))?).with_limit(number(wanted.limit, wanted.limit_high)))
 }
 
-fn maximum(wanted: pb::Amount) -> Amount {
+fn amount(wanted: pb::Amount) -> Amount {
     Amount { low: wanted.amount, high: wanted.amount_high }
+}
+
+fn shown_amount(Amount { low, high }: Amount) -> pb::Amount {
+    pb::Amount { amount: low, amount_high: high }
 }
 
 fn rule(rule: i32, low: u64, high: u64) -> Result<i32, String> {
@@ -267,7 +281,7 @@ pub(super) fn update(request: pb::UpdateAccountRequest) -> Result<UpdateAccount,
         metadata,
         replace_metadata: request.replace_metadata,
         unchanged_since: request.unchanged_since,
-        maximum: request.maximum.map(maximum),
+        maximum: request.maximum.map(amount),
         no_maximum: request.no_maximum,
         ..UpdateAccount::of(id)
     })
@@ -296,7 +310,9 @@ pub(super) fn account_record(record: &AccountRecord) -> pb::Account {
         created_revision: record.created_revision,
         changed_revision: record.changed_revision,
         balance_revision: 0,
-        maximum: present.maximum.map(|Amount { low, high }| pb::Amount { amount: low, amount_high: high }),
+        maximum: present.maximum.map(shown_amount),
+        linked: false,
+        opening: record.origin.opening.map(shown_amount),
     }
 }
 

@@ -31,6 +31,9 @@ pub(super) async fn create(
     headers: HeaderMap,
     Body(wanted): Body<NewAccount>,
 ) -> Result<Response, Problem> {
+    if wanted.linked {
+        return Err(Problem::field("linked", "there is no next account to link to; use a batch"));
+    }
     let id = ids::request_id(&headers, wanted.id.as_deref())?;
     let new = new_account(&desk, wanted, id, "").await?;
     let (account, new) = desk.book.create_account(new).await??;
@@ -54,6 +57,9 @@ pub(super) async fn create_many(
     let count = wanted.accounts.len();
     if count == 0 || count > ACCOUNTS_MAX {
         return Err(Problem::field("accounts", format!("{count} is not between 1 and {ACCOUNTS_MAX}")));
+    }
+    if wanted.accounts.last().is_some_and(|last| last.linked) {
+        return Err(Problem::field("accounts", "the last one is linked to the next, which is missing"));
     }
     let key = ids::request_key(&headers)?;
     let mut accounts = Vec::with_capacity(count);
@@ -91,6 +97,15 @@ async fn new_account(
     let rule = rule(wanted.rule, limit, prefix)?.unwrap_or(ledger::Rule::NoOverdraft);
     let maximum = wanted.maximum_balance.as_deref();
     let maximum = maximum.map(|most| ids::limit(most, scale, &field("maximum_balance"))).transpose()?;
+    let opening = wanted.initial_balance.as_deref();
+    let opening = opening.map(|amount| ids::amount(amount, scale, &field("initial_balance"))).transpose()?;
+    let status = match wanted.status {
+        None | Some(AccountStatus::Active) => ledger::Status::Active,
+        Some(AccountStatus::Pending) => ledger::Status::Pending,
+        Some(AccountStatus::Frozen | AccountStatus::Closed) => {
+            return Err(Problem::field(field("status"), "a new account is active or pending"));
+        }
+    };
     check_texts(&wanted.user_data, &wanted.metadata)
         .map_err(|(name, problem)| Problem::field(field(name), problem))?;
     let new = ledger::NewAccount {
@@ -100,6 +115,9 @@ async fn new_account(
         user_data: wanted.user_data,
         metadata: wanted.metadata,
         maximum: maximum.map(Into::into),
+        linked: wanted.linked,
+        opening: opening.map(Into::into),
+        status: status.into(),
         ..ledger::NewAccount::default()
     };
     Ok(new.with_id(id).with_limit(limit.unwrap_or(0)))
@@ -206,6 +224,7 @@ pub(super) async fn patch(
         AccountStatus::Active => ledger::Status::Active,
         AccountStatus::Frozen => ledger::Status::Frozen,
         AccountStatus::Closed => ledger::Status::Closed,
+        AccountStatus::Pending => ledger::Status::Pending,
     });
     let limit = limit.unwrap_or(0);
     let update = ledger::UpdateAccount {

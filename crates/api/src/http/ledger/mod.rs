@@ -1,7 +1,7 @@
 //! The ledger over HTTP/JSON, under `/v1`: for people, scripts and every language without gRPC.
 //!
 //! `model.rs` has the bodies and parameters, `ids.rs` parses ids, keys and amounts, `refusal.rs` renders refusals;
-//! `accounts.rs`, `transfers.rs` and `events.rs` are the handlers.
+//! `accounts.rs`, `transfers.rs`, `transactions.rs` and `events.rs` are the handlers.
 
 mod accounts;
 mod desk;
@@ -15,6 +15,7 @@ mod refusal;
 mod tests;
 #[cfg(test)]
 mod tests_more;
+mod transactions;
 mod transfers;
 mod units;
 
@@ -43,6 +44,7 @@ pub(super) fn routes(book: Book, life: Life) -> Router {
         .route("/v1/transfers/{id}/post", post(transfers::post))
         .route("/v1/transfers/{id}/void", post(transfers::void))
         .route("/v1/transfers/{id}/revert", post(transfers::revert))
+        .route("/v1/transactions", post(transactions::create))
         .route("/v1/deposits", post(transfers::deposit))
         .route("/v1/withdrawals", post(transfers::withdraw))
         .route("/v1/events", get(events::follow))
@@ -69,6 +71,7 @@ pub(super) fn routes(book: Book, life: Life) -> Router {
     transfers::post,
     transfers::void,
     transfers::revert,
+    transactions::create,
     transfers::deposit,
     transfers::withdraw,
     events::follow

@@ -37,6 +37,8 @@ pub(crate) enum AccountStatus {
     Frozen,
     /// Takes part in none, forever. Only an empty account can be closed.
     Closed,
+    /// Takes part in none until it is active. Only a new account can be.
+    Pending,
 }
 
 /// An account to create.
@@ -63,6 +65,15 @@ pub(crate) struct NewAccount {
     /// With 0 its credits never exceed its debits.
     #[schema(example = "10000.00")]
     pub(super) maximum_balance: Option<String>,
+    /// Its first transfer, done together with its creation or not at all: this much, above zero, from `@world/` and its
+    /// currency. The transfer has the account's id.
+    #[schema(example = "100.00")]
+    pub(super) initial_balance: Option<String>,
+    /// `active`, the default, or `pending`.
+    pub(super) status: Option<AccountStatus>,
+    /// In a batch: created together with the next account, or not at all.
+    #[serde(default)]
+    pub(super) linked: bool,
     /// Free text, up to 256 bytes.
     #[serde(default)]
     pub(super) user_data: String,
@@ -162,6 +173,7 @@ impl Account {
             ledger::Status::Active => AccountStatus::Active,
             ledger::Status::Frozen => AccountStatus::Frozen,
             ledger::Status::Closed => AccountStatus::Closed,
+            ledger::Status::Pending => AccountStatus::Pending,
         };
         let limit = record.allowance().filter(|_| rule == Rule::Limit);
         Self {
@@ -206,7 +218,7 @@ pub(crate) struct AccountPage {
     pub(super) next: Option<String>,
 }
 
-/// Accounts to create together, each with its own result.
+/// Accounts to create together, each with its own result, but for linked ones: all of a chain are created, or none is.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NewAccounts {
@@ -502,6 +514,9 @@ pub(crate) struct Transfer {
     pub(super) user_data_32: Option<u32>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) metadata: BTreeMap<String, String>,
+    /// Nothing was recorded: it would be so. Then revision and position are 0, unless it was done before.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(super) dry_run: bool,
     /// The revision that recorded it.
     pub(super) revision: u64,
     /// Its position in the revision.
@@ -603,6 +618,7 @@ impl Transfer {
                 .map(|number| number.to_string()),
             user_data_32: Some(extra.user_data_32).filter(|number| *number > 0),
             metadata: extra.metadata.iter().map(|(name, text)| (name.to_owned(), text.to_owned())).collect(),
+            dry_run: false,
             revision: known.revision.0,
             position: known.position,
             time: time::format(known.stamp.0),
@@ -658,9 +674,47 @@ pub(crate) struct NewTransfers {
     pub(super) transfers: Vec<NewTransfer>,
 }
 
+/// Legs that are done together or not at all.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NewTransaction {
+    /// A UUID of your choice: the same request again changes nothing and gets the same answer. An Idempotency-Key does
+    /// the same.
+    #[schema(format = "uuid")]
+    pub(super) id: Option<String>,
+    /// In this order; each is a transfer of any kind, without `id` and `linked`.
+    #[serde(deserialize_with = "lists::at_most::<_, _, TRANSFERS_MAX>")]
+    #[schema(min_items = 1, max_items = 8190)]
+    pub(super) legs: Vec<NewTransfer>,
+    /// The code of legs that have none.
+    #[serde(default)]
+    pub(super) code: u32,
+    /// The reference of legs that have none, up to 256 bytes.
+    #[serde(default)]
+    pub(super) reference: String,
+    /// The user data of legs that have none, up to 256 bytes.
+    #[serde(default)]
+    pub(super) user_data: String,
+}
+
+/// Legs that were done together.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Transaction {
+    #[schema(format = "uuid")]
+    pub(super) id: String,
+    /// Nothing was recorded: it would be so.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(super) dry_run: bool,
+    /// One per leg, in their order.
+    pub(super) transfers: Vec<Transfer>,
+}
+
 /// The results of several transfers, in their order.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct TransferResults {
+    /// Nothing was recorded: these are the results that there would be.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(super) dry_run: bool,
     pub(super) results: Vec<TransferResult>,
 }
 
@@ -793,6 +847,15 @@ pub(crate) struct At {
     pub(super) lag_entries_max: Option<u64>,
     /// Only with `local`: answer 503 if the replica was last up to date more milliseconds ago.
     pub(super) lag_ms_max: Option<u64>,
+}
+
+/// Whether a request is only a trial.
+#[derive(Clone, Copy, Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields, default)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct Trial {
+    /// Answer as the request would be answered now, and record nothing: 200 instead of 201 or 202, with `dry_run`.
+    pub(super) dry_run: bool,
 }
 
 /// How fresh a read must be.

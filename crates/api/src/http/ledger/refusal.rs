@@ -39,6 +39,10 @@ impl From<AccountCode> for Problem {
             AccountCode::AboveMaximum => {
                 (StatusCode::UNPROCESSABLE_ENTITY, "above_maximum", Some("maximum_balance"))
             }
+            AccountCode::LinkedFailed => (StatusCode::UNPROCESSABLE_ENTITY, "linked_failed", None),
+            AccountCode::OpeningRefused(code) => {
+                (StatusCode::UNPROCESSABLE_ENTITY, code.name(), Some("initial_balance"))
+            }
             AccountCode::CurrencyUnknown => {
                 (StatusCode::UNPROCESSABLE_ENTITY, "currency_unknown", Some("currency"))
             }

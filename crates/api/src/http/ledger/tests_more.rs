@@ -81,3 +81,126 @@ fn a_transfer_is_reverted_once_and_both_say_so() {
         assert_eq!(word(&pages.post(&unknown, "key-4", &Value::Null).await), (422, "reverted_unknown"));
     });
 }
+
+#[test]
+fn a_dry_run_answers_as_the_request_would_be_and_changes_nothing() {
+    with_pages(async |mut pages| {
+        let before = (pages.balances().await, pages.get("/v1/transfers").await);
+        let path = "/v1/transfers?dry_run=true";
+        let would = pages.post(path, "key-1", &single("7")).await;
+        assert_eq!((would.0, &would.1["dry_run"], &would.1["revision"]), (200, &json!(true), &json!(0)));
+        assert_eq!(would.1["credit_balance"]["balance"], "7.00");
+        let refused = pages.ask("POST", path, None, &single("1000.01")).await;
+        assert_eq!(word(&refused), (422, "insufficient_funds"));
+        assert_eq!(refused.1["transfer"]["dry_run"], true);
+        let batch = json!({"transfers": [single("600"), single("600")]});
+        let would = pages.post("/v1/transfers/batch?dry_run=true", "key-2", &batch).await;
+        assert_eq!((would.0, &would.1["dry_run"]), (200, &json!(true)));
+        assert_eq!(would.1["results"][1]["transfer"]["reason"], "insufficient_funds");
+        let deposit = json!({"account": ALICE, "amount": "5", "currency": "EUR"});
+        assert_eq!(pages.post("/v1/deposits?dry_run=true", "key-3", &deposit).await.0, 200);
+        let legs = json!({"legs": [single("1"), single("2")]});
+        let would = pages.post("/v1/transactions?dry_run=true", "key-4", &legs).await;
+        assert_eq!((would.0, &would.1["dry_run"]), (200, &json!(true)));
+        assert_eq!((pages.balances().await, pages.get("/v1/transfers").await), before);
+        // The key is still free, and what it did is told afterwards.
+        let done = pages.post("/v1/transfers", "key-1", &single("8")).await;
+        assert_eq!((done.0, done.1.get("dry_run")), (201, None));
+        let again = pages.post(path, "key-1", &single("8")).await;
+        assert_eq!((again.0, &again.1["revision"]), (200, &done.1["revision"]));
+        assert_eq!(word(&pages.post(path, "key-1", &single("9")).await), (409, "id_conflict"));
+    });
+}
+
+#[test]
+fn the_legs_of_a_transaction_are_done_together_or_not_at_all() {
+    with_pages(async |mut pages| {
+        let out =
+            json!({"debit_account": BOB, "credit_account": "@world/EUR", "amount": "4", "currency": "EUR"});
+        let two = json!({"legs": [single("10"), out], "reference": "order 17"});
+        let done = pages.post("/v1/transactions", "key-1", &two).await;
+        assert_eq!((done.0, done.1["transfers"].as_array().map(Vec::len)), (201, Some(2)));
+        assert_eq!(done.1["transfers"][1]["reference"], "order 17");
+        assert_eq!(pages.balances().await, ["990.00 0.00", "6.00 0.00"]);
+        let again = pages.post("/v1/transactions", "key-1", &two).await;
+        assert_eq!((again.0, again.1), (200, done.1.clone()));
+        let one = json!({"legs": [single("10")], "reference": "order 17"});
+        assert_eq!(word(&pages.post("/v1/transactions", "key-1", &one).await), (409, "id_conflict"));
+        // The id does the same as a key.
+        let mut by_id = two.clone();
+        by_id["id"] = done.1["id"].clone();
+        assert_eq!(pages.ask("POST", "/v1/transactions", None, &by_id).await.0, 200);
+        let failing = json!({"legs": [single("10"), single("2000"), single("1")]});
+        let refused = pages.post("/v1/transactions", "key-2", &failing).await;
+        assert_eq!((word(&refused), &refused.1["field"]), ((422, "insufficient_funds"), &json!("legs[1]")));
+        let again = pages.post("/v1/transactions", "key-2", &failing).await;
+        assert_eq!((word(&again), &again.1["field"]), ((422, "insufficient_funds"), &json!("legs[1]")));
+        assert_eq!(pages.balances().await, ["990.00 0.00", "6.00 0.00"]);
+        for (name, value) in [("id", json!(ALICE)), ("linked", json!(true)), ("amount", json!("x"))] {
+            let mut leg = single("1");
+            leg[name] = value;
+            let body = json!({"legs": [single("1"), leg]});
+            let refused = pages.ask("POST", "/v1/transactions", None, &body).await;
+            assert_eq!((refused.0, &refused.1["field"]), (400, &json!(format!("legs[1].{name}"))));
+        }
+        let none = pages.ask("POST", "/v1/transactions", None, &json!({"legs": []})).await;
+        assert_eq!((none.0, &none.1["field"]), (400, &json!("legs")));
+    });
+}
+
+#[test]
+fn linked_accounts_are_created_together_and_open_with_a_balance() {
+    with_pages(async |mut pages| {
+        let batch = |number: &str, maximum: &str| {
+            let other =
+                json!({"number": "b", "currency": "EUR", "initial_balance": "7", "maximum_balance": maximum});
+            json!({"accounts": [{"number": number, "currency": "EUR", "initial_balance": "5", "linked": true}, other]})
+        };
+        let refused = pages.post("/v1/accounts/batch", "key-1", &batch("a", "6.99")).await;
+        assert_eq!(refused.1["results"][0]["refused"], "another account of the linked chain was refused");
+        assert!(
+            refused.1["results"][1]["refused"].as_str().unwrap().contains("maximum balance"),
+            "{refused:?}"
+        );
+        assert_eq!(pages.get("/v1/accounts/a").await.0, 404);
+        let made = pages.post("/v1/accounts/batch", "key-2", &batch("a", "7")).await;
+        let id = made.1["results"][1]["account"]["id"].clone();
+        assert_eq!(pages.get("/v1/accounts/b").await.1["balance"], "7.00", "{made:?}");
+        assert_eq!(pages.get("/v1/accounts/a").await.1["balance"], "5.00");
+        assert_eq!(pages.post("/v1/accounts/batch", "key-2", &batch("a", "7")).await.1, made.1);
+        let opening = pages.get(&format!("/v1/transfers/{}", id.as_str().unwrap())).await;
+        assert_eq!(
+            (opening.0, &opening.1["credit_account"], &opening.1["amount"]),
+            (200, &id, &json!("7.00"))
+        );
+        let new = json!({"currency": "EUR", "initial_balance": "8", "maximum_balance": "1"});
+        let refused = pages.ask("POST", "/v1/accounts", None, &new).await;
+        assert_eq!(
+            (word(&refused), &refused.1["field"]),
+            ((422, "maximum_exceeded"), &json!("initial_balance"))
+        );
+    });
+}
+
+#[test]
+fn a_pending_account_takes_part_in_nothing_until_it_is_active() {
+    with_pages(async |mut pages| {
+        let new = json!({"number": "later", "currency": "EUR", "status": "pending"});
+        let made = pages.ask("POST", "/v1/accounts", None, &new).await;
+        assert_eq!((made.0, &made.1["status"]), (201, &json!("pending")));
+        let pay =
+            json!({"debit_account": ALICE, "credit_account": "later", "amount": "1", "currency": "EUR"});
+        assert_eq!(
+            word(&pages.ask("POST", "/v1/transfers", None, &pay).await),
+            (422, "credit_account_pending")
+        );
+        let active = json!({"status": "active"});
+        assert_eq!(pages.ask("PATCH", "/v1/accounts/later", None, &active).await.1["status"], "active");
+        assert_eq!(pages.ask("POST", "/v1/transfers", None, &pay).await.0, 201);
+        let pending = json!({"status": "pending"});
+        assert_eq!(pages.ask("PATCH", "/v1/accounts/later", None, &pending).await.0, 400);
+        let frozen = json!({"currency": "EUR", "status": "frozen"});
+        let refused = pages.ask("POST", "/v1/accounts", None, &frozen).await;
+        assert_eq!((refused.0, &refused.1["field"]), (400, &json!("status")));
+    });
+}

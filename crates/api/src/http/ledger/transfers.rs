@@ -7,35 +7,37 @@ use super::desk::Desk;
 use super::ids;
 use super::model::{
     Accepted, AcceptedAll, Balance, Balancing, Ending, Fresh, Known, Movement, NewTransfer, NewTransfers,
-    Reverting, Transfer, TransferKind, TransferResult, TransferResults, shown,
+    Reverting, Transfer, TransferKind, TransferResult, TransferResults, Trial, shown,
 };
+use crate::error::Error;
 use crate::http::answer::created;
 use crate::http::extract::{Body, BodyOrNone, Named, Params};
 use crate::http::problem::Problem;
-use crate::ledger::{TIMEOUT_MS_MAX, check_metadata_bytes};
+use crate::ledger::{Applied, TIMEOUT_MS_MAX, check_metadata_bytes};
 use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use quoin_core::ledger::{
-    self, Code, Currency, Extra, Kind, Metadata, REFERENCE_BYTES_MAX, TRANSFERS_MAX, TransferReply,
+    self, Code, Currency, Extra, Key, Kind, Metadata, REFERENCE_BYTES_MAX, TRANSFERS_MAX, TransferReply,
     Transfers, world_account,
 };
 
 /// A transfer to create.
-struct Wanted<'a> {
-    transfer: ledger::Transfer<'a>,
+pub(super) struct Wanted<'a> {
+    pub(super) transfer: ledger::Transfer<'a>,
     unit: Option<(Currency, u32)>,
 }
 
 /// Create a transfer
 #[utoipa::path(post, path = "/v1/transfers", operation_id = "create_transfer", tag = "transfers", request_body = NewTransfer,
     params(("Idempotency-Key" = Option<String>, Header, description = "Instead of an id"),
-        ("Prefer" = Option<String>, Header, description = "respond-async: answer 202 when it is durable")),
+        ("Prefer" = Option<String>, Header, description = "respond-async: answer 202 when it is durable"), Trial),
     responses((status = 201, body = Transfer), (status = 200, body = Transfer, description = "It was done before"),
         (status = 202, body = Accepted), (status = "4XX", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn create(
     State(desk): State<Desk>,
+    Params(trial): Params<Trial>,
     headers: HeaderMap,
     Body(body): Body<NewTransfer>,
 ) -> Result<Response, Problem> {
@@ -44,7 +46,7 @@ pub(super) async fn create(
     }
     let id = ids::request_id(&headers, body.id.as_deref())?;
     let wanted = understand(&desk, &body, id, "").await?;
-    submit(&desk, &headers, wanted).await
+    submit(&desk, &headers, wanted, trial).await
 }
 
 /// Create up to 8,190 transfers in order, in one step
@@ -53,11 +55,12 @@ pub(super) async fn create(
 /// is refused (409), as a whole.
 #[utoipa::path(post, path = "/v1/transfers/batch", operation_id = "create_transfers", tag = "transfers", request_body = NewTransfers,
     params(("Idempotency-Key" = Option<String>, Header, description = "For the whole batch; transfers without an id get theirs from it"),
-        ("Prefer" = Option<String>, Header, description = "respond-async: answer 202 when they are durable")),
+        ("Prefer" = Option<String>, Header, description = "respond-async: answer 202 when they are durable"), Trial),
     responses((status = 200, body = TransferResults), (status = 202, body = AcceptedAll),
         (status = "4XX", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn create_many(
     State(desk): State<Desk>,
+    Params(trial): Params<Trial>,
     headers: HeaderMap,
     Body(NewTransfers { transfers }): Body<NewTransfers>,
 ) -> Result<Response, Problem> {
@@ -69,7 +72,8 @@ pub(super) async fn create_many(
     if transfers.last().is_some_and(|last| last.linked) {
         return Err(Problem::field("transfers", "the last one is linked to the next, which is missing"));
     }
-    let (accepted_only, key) = (ids::responds_async(&headers), ids::request_key(&headers)?);
+    let dry_run = trial.dry_run;
+    let (accepted_only, key) = (!dry_run && ids::responds_async(&headers), ids::request_key(&headers)?);
     let mut command = Transfers::new(!accepted_only);
     let mut all = Vec::with_capacity(count);
     for (place, body) in transfers.iter().enumerate() {
@@ -79,13 +83,8 @@ pub(super) async fn create_many(
         command.push(&wanted.transfer);
         all.push(wanted);
     }
-    let applied = match key {
-        None => desk.book.transfers(command).await?,
-        Some(key) => {
-            let key = ids::keyed(key, "transfers", command.content());
-            desk.book.transfers_keyed(command, key).await?.ok_or_else(Problem::key_conflict)?
-        }
-    };
+    let key = key.map(|key| ids::keyed(key, "transfers", command.content()));
+    let applied = apply(&desk, command, key, dry_run).await?;
     let replies = applied.replies;
     if accepted_only && replies.iter().all(|reply| reply.code != Code::IdConflict) {
         let accepted = all.iter().map(|wanted| accepted(wanted.transfer.id)).collect();
@@ -96,37 +95,40 @@ pub(super) async fn create_many(
         conflict: (reply.code == Code::IdConflict).then(|| reply.code.name()),
         transfer: (reply.code != Code::IdConflict).then(|| answered(wanted, &reply)),
     };
-    Ok(Json(TransferResults { results: all.iter().zip(replies).map(result).collect() }).into_response())
+    let results = all.iter().zip(replies).map(result).collect();
+    Ok(Json(TransferResults { results, dry_run }).into_response())
 }
 
 /// Post a pending transfer, in full or in part
 #[utoipa::path(post, path = "/v1/transfers/{id}/post", operation_id = "post_transfer", tag = "transfers", request_body = Option<Ending>,
     params(("id" = String, Path, description = "The pending transfer's id"),
-        ("Idempotency-Key" = Option<String>, Header), ("Prefer" = Option<String>, Header)),
+        ("Idempotency-Key" = Option<String>, Header), ("Prefer" = Option<String>, Header), Trial),
     responses((status = 201, body = Transfer), (status = 200, body = Transfer), (status = 202, body = Accepted),
         (status = "4XX", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn post(
     State(desk): State<Desk>,
     Named(pending): Named,
+    Params(trial): Params<Trial>,
     headers: HeaderMap,
     BodyOrNone(ending): BodyOrNone<Ending>,
 ) -> Result<Response, Problem> {
-    end(&desk, &headers, TransferKind::Post, pending, ending).await
+    end(&desk, &headers, TransferKind::Post, pending, ending, trial).await
 }
 
 /// Void a pending transfer
 #[utoipa::path(post, path = "/v1/transfers/{id}/void", operation_id = "void_transfer", tag = "transfers", request_body = Option<Ending>,
     params(("id" = String, Path, description = "The pending transfer's id"),
-        ("Idempotency-Key" = Option<String>, Header), ("Prefer" = Option<String>, Header)),
+        ("Idempotency-Key" = Option<String>, Header), ("Prefer" = Option<String>, Header), Trial),
     responses((status = 201, body = Transfer), (status = 200, body = Transfer), (status = 202, body = Accepted),
         (status = "4XX", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn void(
     State(desk): State<Desk>,
     Named(pending): Named,
+    Params(trial): Params<Trial>,
     headers: HeaderMap,
     BodyOrNone(ending): BodyOrNone<Ending>,
 ) -> Result<Response, Problem> {
-    end(&desk, &headers, TransferKind::Void, pending, ending).await
+    end(&desk, &headers, TransferKind::Void, pending, ending, trial).await
 }
 
 async fn end(
@@ -135,6 +137,7 @@ async fn end(
     kind: TransferKind,
     pending: String,
     ending: Ending,
+    trial: Trial,
 ) -> Result<Response, Problem> {
     let Ending {
         id,
@@ -164,18 +167,19 @@ async fn end(
         metadata,
         ..NewTransfer::default()
     };
-    submit(desk, headers, understand(desk, &body, id, "").await?).await
+    submit(desk, headers, understand(desk, &body, id, "").await?, trial).await
 }
 
 /// Move back what a single transfer or a post has moved, once
 #[utoipa::path(post, path = "/v1/transfers/{id}/revert", operation_id = "revert_transfer", tag = "transfers", request_body = Option<Reverting>,
     params(("id" = String, Path, description = "The id of the transfer to revert"),
-        ("Idempotency-Key" = Option<String>, Header), ("Prefer" = Option<String>, Header)),
+        ("Idempotency-Key" = Option<String>, Header), ("Prefer" = Option<String>, Header), Trial),
     responses((status = 201, body = Transfer), (status = 200, body = Transfer), (status = 202, body = Accepted),
         (status = "4XX", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn revert(
     State(desk): State<Desk>,
     Named(reverted): Named,
+    Params(trial): Params<Trial>,
     headers: HeaderMap,
     BodyOrNone(reverting): BodyOrNone<Reverting>,
 ) -> Result<Response, Problem> {
@@ -183,33 +187,35 @@ pub(super) async fn revert(
     let id = ids::request_id(&headers, id.as_deref())?;
     let (kind, reverted_id) = (TransferKind::Revert, Some(reverted));
     let body = NewTransfer { kind, reverted_id, code, reference, user_data, ..NewTransfer::default() };
-    submit(&desk, &headers, understand(&desk, &body, id, "").await?).await
+    submit(&desk, &headers, understand(&desk, &body, id, "").await?, trial).await
 }
 
 /// Bring money in from outside
 #[utoipa::path(post, path = "/v1/deposits", tag = "transfers", request_body = Movement,
-    params(("Idempotency-Key" = Option<String>, Header), ("Prefer" = Option<String>, Header)),
+    params(("Idempotency-Key" = Option<String>, Header), ("Prefer" = Option<String>, Header), Trial),
     responses((status = 201, body = Transfer), (status = 200, body = Transfer), (status = 202, body = Accepted),
         (status = "4XX", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn deposit(
     State(desk): State<Desk>,
+    Params(trial): Params<Trial>,
     headers: HeaderMap,
     Body(movement): Body<Movement>,
 ) -> Result<Response, Problem> {
-    across(&desk, &headers, movement, true).await
+    across(&desk, &headers, movement, true, trial).await
 }
 
 /// Take money out
 #[utoipa::path(post, path = "/v1/withdrawals", tag = "transfers", request_body = Movement,
-    params(("Idempotency-Key" = Option<String>, Header), ("Prefer" = Option<String>, Header)),
+    params(("Idempotency-Key" = Option<String>, Header), ("Prefer" = Option<String>, Header), Trial),
     responses((status = 201, body = Transfer), (status = 200, body = Transfer), (status = 202, body = Accepted),
         (status = "4XX", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn withdraw(
     State(desk): State<Desk>,
+    Params(trial): Params<Trial>,
     headers: HeaderMap,
     Body(movement): Body<Movement>,
 ) -> Result<Response, Problem> {
-    across(&desk, &headers, movement, false).await
+    across(&desk, &headers, movement, false, trial).await
 }
 
 async fn across(
@@ -217,6 +223,7 @@ async fn across(
     headers: &HeaderMap,
     movement: Movement,
     into: bool,
+    trial: Trial,
 ) -> Result<Response, Problem> {
     let id = ids::request_id(headers, movement.id.as_deref())?;
     let currency = ids::currency(&movement.currency, "currency")?;
@@ -238,7 +245,7 @@ async fn across(
         extra,
         ..ledger::Transfer::new(id, Kind::Single { debit, credit, amount })
     };
-    submit(desk, headers, Wanted { transfer, unit: Some((currency, scale)) }).await
+    submit(desk, headers, Wanted { transfer, unit: Some((currency, scale)) }, trial).await
 }
 
 fn check_texts(reference: &str, user_data: &str, prefix: &str) -> Result<(), Problem> {
@@ -271,7 +278,7 @@ fn extra<'a>(
 }
 
 /// The transfer that a body asks for.
-async fn understand<'a>(
+pub(super) async fn understand<'a>(
     desk: &Desk,
     body: &'a NewTransfer,
     id: u128,
@@ -363,11 +370,18 @@ async fn understand<'a>(
 }
 
 /// Applies one transfer, and answers as the client prefers.
-async fn submit(desk: &Desk, headers: &HeaderMap, wanted: Wanted<'_>) -> Result<Response, Problem> {
-    let accepted_only = ids::responds_async(headers);
+async fn submit(
+    desk: &Desk,
+    headers: &HeaderMap,
+    wanted: Wanted<'_>,
+    Trial { dry_run }: Trial,
+) -> Result<Response, Problem> {
+    let accepted_only = !dry_run && ids::responds_async(headers);
     let mut command = Transfers::new(!accepted_only);
     command.push(&wanted.transfer);
-    let reply = desk.book.transfers(command).await?.replies.swap_remove(0);
+    let applied = apply(desk, command, None, dry_run).await?;
+    let reply =
+        applied.replies.into_iter().next().ok_or_else(|| Error::fault("a transfer without a reply"))?;
     if reply.code == Code::IdConflict {
         return Err(Problem::refused(reply.code, None).named("id"));
     }
@@ -375,23 +389,41 @@ async fn submit(desk: &Desk, headers: &HeaderMap, wanted: Wanted<'_>) -> Result<
     if accepted_only {
         return Ok(accepted_response(Some(&location), &accepted(wanted.transfer.id)));
     }
-    let transfer = answered(&wanted, &reply);
+    let transfer = Transfer { dry_run, ..answered(&wanted, &reply) };
     if reply.code != Code::Ok {
         return Err(Problem::refused(reply.code, Some(transfer)));
     }
+    if dry_run {
+        return Ok(Json(transfer).into_response());
+    }
     let status = if reply.duplicate { StatusCode::OK } else { StatusCode::CREATED };
     Ok(created(status, &location, &transfer))
+}
+
+/// Applies the transfers of a request, or says what that would do.
+pub(super) async fn apply(
+    desk: &Desk,
+    command: Transfers,
+    key: Option<Key>,
+    dry_run: bool,
+) -> Result<Applied, Problem> {
+    let applied = match key {
+        key if dry_run => desk.book.dry_run(command, key).await?,
+        Some(key) => desk.book.transfers_keyed(command, key).await?,
+        None => Some(desk.book.transfers(command).await?),
+    };
+    applied.ok_or_else(Problem::key_conflict)
 }
 
 fn location(id: u128) -> String {
     format!("/v1/transfers/{}", shown(id))
 }
 
-fn accepted(id: u128) -> Accepted {
+pub(super) fn accepted(id: u128) -> Accepted {
     Accepted { id: shown(id), status: "accepted", location: location(id) }
 }
 
-fn accepted_response(location: Option<&str>, body: &impl serde::Serialize) -> Response {
+pub(super) fn accepted_response(location: Option<&str>, body: &impl serde::Serialize) -> Response {
     let mut response = (StatusCode::ACCEPTED, Json(body)).into_response();
     let headers = response.headers_mut();
     headers.insert("preference-applied", HeaderValue::from_static("respond-async"));
@@ -402,7 +434,7 @@ fn accepted_response(location: Option<&str>, body: &impl serde::Serialize) -> Re
 }
 
 /// A transfer with its result and the balances after it.
-fn answered(wanted: &Wanted<'_>, reply: &TransferReply) -> Transfer {
+pub(super) fn answered(wanted: &Wanted<'_>, reply: &TransferReply) -> Transfer {
     let TransferReply { code, revision, position, stamp, detail, .. } = reply;
     let unit = detail.as_ref().map(|detail| (detail.currency, u32::from(detail.scale))).or(wanted.unit);
     let effect = detail.as_ref().map(|detail| detail.resolution);
