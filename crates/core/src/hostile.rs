@@ -401,6 +401,13 @@ fn transfers(random: &mut Random) -> Command {
             options: ledger::Options {
                 balancing_debit: random.once_in(6),
                 balancing_credit: random.once_in(6),
+                closing_debit: random.once_in(9),
+                closing_credit: random.once_in(9),
+            },
+            times: ledger::Times {
+                client_ms: if random.once_in(6) { number(random) } else { 0 },
+                settle_ms: if random.once_in(6) { number(random) } else { 0 },
+                imported: random.once_in(9),
             },
             ..ledger::Transfer::new(id, kind)
         });

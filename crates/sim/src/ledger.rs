@@ -74,6 +74,8 @@ impl Ledger {
         let options = Options {
             balancing_debit: moves && rng.random_bool(0.1),
             balancing_credit: moves && rng.random_bool(0.1),
+            closing_debit: matches!(kind, Kind::Pending { timeout_ms: 1.., .. }) && rng.random_bool(0.1),
+            closing_credit: false,
         };
         Transfer { options, ..Transfer::new(self.next_id, kind) }
     }

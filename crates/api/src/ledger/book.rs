@@ -80,7 +80,7 @@ impl Book {
     /// See [`Engine::propose`].
     pub(crate) async fn transfers(&self, transfers: Transfers) -> Result<Applied, Error> {
         self.check_space()?;
-        if transfers.len() > GATHERED_TRANSFERS_MAX {
+        if transfers.len() > GATHERED_TRANSFERS_MAX || transfers.is_whole() {
             return applied(propose(&self.engine, transfers.into_command()).await?);
         }
         let (answer, answered) = oneshot::channel();

@@ -23,6 +23,9 @@ pub(crate) struct Transfer {
     /// Move at most the amount, and no more than this side's account allows
     #[arg(long, value_enum, value_name = "SIDE")]
     balancing: Option<Side>,
+    /// Close this side's account until the pending transfer is voided or lapses; the amount may be 0
+    #[arg(long, value_enum, value_name = "SIDE", requires = "pending")]
+    closing: Option<Side>,
     /// Only set the amount aside, until `post` or `void`
     #[arg(long)]
     pending: bool,
@@ -59,12 +62,12 @@ pub(crate) struct Void {
     connection: Connection,
 }
 
-/// What bounds a balancing transfer.
+/// The side of a transfer that is balancing, or that it closes.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Side {
-    /// The debit account's overdraft rule
+    /// The debit account
     Debit,
-    /// The credit account's maximum
+    /// The credit account
     Credit,
     /// Both
     Both,
@@ -96,7 +99,8 @@ pub(crate) struct Label {
 }
 
 pub(super) async fn transfer(wanted: Transfer) -> Result<ExitCode> {
-    let Transfer { debit, credit, amount, balancing, pending, timeout_ms, label, connection } = wanted;
+    let Transfer { debit, credit, amount, balancing, closing, pending, timeout_ms, label, connection } =
+        wanted;
     let mut client = client(&connection).await?;
     let debit = find(&mut client, &debit).await?;
     let credit = find(&mut client, &credit).await?;
@@ -115,6 +119,8 @@ pub(super) async fn transfer(wanted: Transfer) -> Result<ExitCode> {
         currency: credit.currency,
         balancing_debit: matches!(balancing, Some(Side::Debit | Side::Both)),
         balancing_credit: matches!(balancing, Some(Side::Credit | Side::Both)),
+        closing_debit: matches!(closing, Some(Side::Debit | Side::Both)),
+        closing_credit: matches!(closing, Some(Side::Credit | Side::Both)),
         ..pb::Transfer::default()
     };
     let scale = balancing.map(|_| credit.scale);

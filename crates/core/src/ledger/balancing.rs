@@ -11,18 +11,18 @@ use super::options::Options;
 /// What a balancing transfer moves between these accounts, at most `most`; 0 is no bound.
 ///
 /// # Errors
-/// Nothing can be moved.
+/// Nothing can be moved, and no account is to be closed.
 pub(super) fn amount(options: Options, most: u128, giver: &Slot, taker: &Slot) -> Result<u128, Code> {
     let mut amount = if most == 0 { u128::MAX } else { most };
     if options.balancing_debit {
         amount = amount.min(giver.debits_left());
-        if amount == 0 {
+        if amount == 0 && !options.is_closing() {
             return Err(Code::InsufficientFunds);
         }
     }
     if options.balancing_credit {
         amount = amount.min(taker.credits_left());
-        if amount == 0 {
+        if amount == 0 && !options.is_closing() {
             return Err(Code::MaximumExceeded);
         }
     }

@@ -95,4 +95,9 @@ codes! {
     DebitPending = 24, "debit_account_pending", "the debit account is pending: activate it first";
     /// The credit account is not yet active.
     CreditPending = 25, "credit_account_pending", "the credit account is pending: activate it first";
+    /// The client time of an imported transfer is out of order.
+    ImportedTime = 26, "imported_time",
+        "the client time of an imported transfer must be in the past, and later than that of the last one imported";
+    /// An account of the ledger's own was to be closed.
+    ClosingReserved = 27, "closing_reserved", "the ledger's own accounts cannot be closed";
 }

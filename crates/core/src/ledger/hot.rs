@@ -31,6 +31,8 @@ pub(super) struct Slot {
     pub(super) currency: Currency,
     pub(super) scale: u8,
     pub(super) status: Status,
+    /// A pending transfer has closed it.
+    pub(super) closed: bool,
     /// The newest of the command's transfers that touched it, see `transfers.rs`.
     pub(super) link: u32,
     /// The sequence of the last command that changed it.
@@ -60,8 +62,10 @@ impl Hot {
             return Ok(Some(*place));
         }
         let Some(account) = read_account(view, id)? else { return Ok(None) };
-        let balances = latest_history(view, id, Revision(u64::MAX))?.map(|(_, history)| history.balances);
-        Ok(Some(self.insert(&account, balances.unwrap_or_default(), now)))
+        let newest = latest_history(view, id, Revision(u64::MAX))?.map(|(_, history)| history);
+        let (balances, closed) =
+            newest.map_or_else(Default::default, |newest| (newest.balances, newest.closed));
+        Ok(Some(self.insert(&account, balances, closed, now)))
     }
 
     pub(super) fn get(&self, place: u32) -> &Slot {
@@ -74,7 +78,7 @@ impl Hot {
 
     /// Adds an account that was just created and has no history.
     pub(super) fn created(&mut self, account: &AccountRecord, now: u64) {
-        self.insert(account, Balances::default(), now);
+        self.insert(account, Balances::default(), false, now);
     }
 
     /// Forgets an account that was not created after all.
@@ -95,7 +99,7 @@ impl Hot {
         }
     }
 
-    fn insert(&mut self, account: &AccountRecord, balances: Balances, now: u64) -> u32 {
+    fn insert(&mut self, account: &AccountRecord, balances: Balances, closed: bool, now: u64) -> u32 {
         let slot = Slot {
             id: account.id(),
             balances,
@@ -105,6 +109,7 @@ impl Hot {
             currency: account.currency(),
             scale: u8::try_from(account.scale).expect("scales are small"),
             status: account.status(),
+            closed,
             link: NO_LINK,
             touched: 0,
             used: now,

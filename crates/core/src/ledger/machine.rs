@@ -323,9 +323,15 @@ pub(super) fn decode_transfers(bytes: &[u8]) -> Option<Decoded<'_>> {
     let allowed = |transfer: &Transfer<'_>| {
         // Only the log's time expires transfers, not a client.
         let asked = !matches!(transfer.kind, Kind::Expired { .. }) && transfer.id != 0;
+        let import =
+            !transfer.times.imported || !matches!(transfer.kind, Kind::Pending { timeout_ms: 1.., .. });
         asked
+            && import
             && transfer.reference.len().max(transfer.user_data.len()) <= REFERENCE_BYTES_MAX
             && transfer.extra.metadata.bytes() <= TRANSFER_METADATA_BYTES_MAX
     };
-    decoded.members.iter().all(|(transfer, _)| allowed(transfer)).then_some(decoded)
+    let imports = decoded.members.iter().filter(|(transfer, _)| transfer.times.imported).count();
+    let mixed = imports > 0 && imports < decoded.members.len();
+    let allowed = !mixed && decoded.members.iter().all(|(transfer, _)| allowed(transfer));
+    allowed.then_some(decoded)
 }

@@ -6,7 +6,8 @@
 //! and `past.rs` are how the store is read, `lookup.rs`, `search.rs` and `plan.rs` how many transfers are found,
 //! `record.rs` and `journal.rs` are its bytes, `extra.rs` what is the clients' own;
 //! `currency.rs` is units and decimal amounts, `hot.rs` a cache, `stretch.rs` tells new ids without a lookup,
-//! `fence.rs` keeps streams in order, `dry_run.rs` answers without recording.
+//! `fence.rs` keeps streams in order, `dry_run.rs` answers without recording,
+//! `times.rs` and `imports.rs` are the client's times.
 //!
 //! What it deliberately does not do: convert between currencies (two linked transfers do), compute interest,
 //! or forget. The journal and the histories of accounts are kept when revisions are compacted.
@@ -20,6 +21,7 @@ mod dry_run;
 mod extra;
 mod fence;
 mod hot;
+mod imports;
 mod journal;
 mod known;
 mod lookup;
@@ -41,6 +43,7 @@ mod search;
 #[cfg(test)]
 mod searched;
 mod stretch;
+mod times;
 mod transfer;
 mod transfers;
 
@@ -64,4 +67,5 @@ pub use reply::{
     Account, AccountCode, Detail, Line, Page, Reply, Response, TransferReply, TransferState, TransferView,
 };
 pub use search::{Filter, Found, Outcome, Place, READS_MAX, Search, Side, search};
+pub use times::Times;
 pub use transfer::{Key, Kind, REFERENCE_BYTES_MAX, TRANSFERS_MAX, Transfer, Transfers};

@@ -36,6 +36,16 @@ struct Held {
     amount: u128,
     deadline: u64,
     state: PendingState,
+    options: Options,
+}
+
+impl Held {
+    fn closing(&self) -> impl Iterator<Item = u128> {
+        let Self { debit, credit, options, .. } = *self;
+        [(debit, options.closing_debit), (credit, options.closing_credit)]
+            .into_iter()
+            .filter_map(|(account, closing)| closing.then_some(account))
+    }
 }
 
 #[derive(Clone, Default)]
@@ -48,6 +58,8 @@ struct Model {
     /// What singles and posts moved: from, to, amount.
     moved: BTreeMap<u128, (u128, u128, u128)>,
     reverted: BTreeSet<u128>,
+    /// Accounts that a pending transfer has closed.
+    closed: BTreeSet<u128>,
 }
 
 impl Model {
@@ -67,6 +79,9 @@ impl Model {
         for (_, held) in self.held.iter_mut() {
             if held.state == PendingState::Open && held.deadline != 0 && held.deadline <= stamp {
                 held.state = PendingState::Expired;
+                for account in held.closing() {
+                    self.closed.remove(&account);
+                }
                 self.balances.entry(held.debit).or_default().debits_pending -= held.amount;
                 self.balances.entry(held.credit).or_default().credits_pending -= held.amount;
             }
@@ -120,7 +135,9 @@ impl Model {
             Kind::Pending { debit, credit, amount, timeout_ms } => {
                 let amount = self.movement(debit, credit, amount, wish.options, true)?;
                 let deadline = if timeout_ms == 0 { 0 } else { stamp + timeout_ms };
-                let held = Held { debit, credit, amount, deadline, state: PendingState::Open };
+                let options = wish.options;
+                let held = Held { debit, credit, amount, deadline, state: PendingState::Open, options };
+                self.closed.extend(held.closing());
                 self.held.insert(wish.id, held);
                 Ok(())
             }
@@ -151,20 +168,21 @@ impl Model {
     fn balanced(&self, debit: u128, credit: u128, amount: u128, options: Options) -> Result<u128, Code> {
         let (giver, taker) = (self.balances[&debit], self.balances[&credit]);
         let mut amount = if amount == 0 { 1_000_000 } else { amount };
+        let closing = options.is_closing();
         let room = giver.credits_posted + Self::limit(debit);
         let spent = giver.debits_posted + giver.debits_pending;
-        if options.balancing_debit && room <= spent {
+        if options.balancing_debit && !closing && room <= spent {
             return Err(Code::InsufficientFunds);
         }
         if options.balancing_debit {
-            amount = amount.min(room - spent);
+            amount = amount.min(room.saturating_sub(spent));
         }
         let room = taker.debits_posted + Self::maximum(credit).unwrap_or(0);
         let taken = taker.credits_posted + taker.credits_pending;
-        if options.balancing_credit && room <= taken {
+        if options.balancing_credit && !closing && amount > 0 && room <= taken {
             return Err(Code::MaximumExceeded);
         }
-        Ok(if options.balancing_credit { amount.min(room - taken) } else { amount })
+        Ok(if options.balancing_credit { amount.min(room.saturating_sub(taken)) } else { amount })
     }
 
     fn movement(
@@ -179,7 +197,7 @@ impl Model {
         if debit == credit {
             return Err(Code::SameAccount);
         }
-        if amount == 0 && !balancing {
+        if amount == 0 && !balancing && !options.is_closing() {
             return Err(Code::ZeroAmount);
         }
         for (account, code) in [(debit, Code::DebitUnknown), (credit, Code::CreditUnknown)] {
@@ -189,6 +207,11 @@ impl Model {
         }
         if Self::currency(debit) != Self::currency(credit) {
             return Err(Code::CurrencyMismatch);
+        }
+        for (account, code) in [(debit, Code::DebitClosed), (credit, Code::CreditClosed)] {
+            if self.closed.contains(&account) {
+                return Err(code);
+            }
         }
         for (account, code) in [(debit, Code::DebitFrozen), (credit, Code::CreditFrozen)] {
             if self.frozen == Some(account) {
@@ -233,6 +256,12 @@ impl Model {
         if amount > held.amount {
             return Err(Code::ExceedsPending);
         }
+        if posting && self.closed.contains(&held.debit) {
+            return Err(Code::DebitClosed);
+        }
+        if posting && self.closed.contains(&held.credit) {
+            return Err(Code::CreditClosed);
+        }
         if posting && self.frozen == Some(held.debit) {
             return Err(Code::DebitFrozen);
         }
@@ -241,6 +270,9 @@ impl Model {
         }
         if posting {
             self.moved.insert(by, (held.debit, held.credit, amount));
+        }
+        for account in held.closing() {
+            self.closed.remove(&account);
         }
         self.held.get_mut(&id).unwrap().state = state;
         let giver = self.balances.get_mut(&held.debit).unwrap();
@@ -338,8 +370,12 @@ fn wish(random: &mut Random, next_id: &mut u128, past: &[Wish]) -> Wish {
         _ => Kind::Revert { reverted: any_id(random) },
     };
     let moves = matches!(kind, Kind::Single { .. } | Kind::Pending { .. });
-    let options =
-        Options { balancing_debit: moves && random.once_in(8), balancing_credit: moves && random.once_in(8) };
+    let options = Options {
+        balancing_debit: moves && random.once_in(8),
+        balancing_credit: moves && random.once_in(8),
+        closing_debit: matches!(kind, Kind::Pending { .. }) && random.once_in(8),
+        closing_credit: matches!(kind, Kind::Pending { .. }) && random.once_in(8),
+    };
     Wish { id, kind, linked: random.once_in(5), options }
 }
 
@@ -398,6 +434,7 @@ fn check(world: &World, model: &Model, pasts: &[(Revision, BTreeMap<u128, Balanc
     for (id, balances) in &model.balances {
         let stored = account(view, *id).unwrap().unwrap();
         assert_eq!(stored.balances, *balances, "seed {seed}, account {id}");
+        assert_eq!(stored.closed, model.closed.contains(id), "seed {seed}, account {id}");
         let sum = sums.entry(id % 2).or_default();
         sum.0 += balances.debits_posted;
         sum.1 += balances.credits_posted;

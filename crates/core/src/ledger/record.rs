@@ -14,13 +14,15 @@
 //! r id              the id of the transfer that reverted this one
 //! f stream          a stream's newest batch: varint number, varint sequence, see `fence.rs`
 //! x deadline id     nothing: look at this pending transfer at the deadline, see crate::expiry
+//! t                 the newest client time of imported transfers, varint milliseconds
 //! m                 16 bytes 0xff: to earlier versions, a bound of the recorded UUIDs of version 7
 //! ```
 //!
 //! Ids are 16 bytes, revisions and deadlines 8, parts 2, all big-endian. Integers in values are varints.
 //!
 //! History, version 1: u8 version, varint stamp, debits posted, credits posted, debits pending, credits
-//! pending, count, then the positions in the journal, each as its distance from the previous one.
+//! pending, count, then the positions in the journal, each as its distance from the previous one; then 1, if a pending
+//! transfer has closed the account.
 
 use super::command::{Amount, NewAccount, Rule, Status};
 use super::currency::Currency;
@@ -48,6 +50,9 @@ pub(super) const EXPIRIES: [u8; 2] = [FACE, b'x'];
 /// Where earlier versions keep a bound above which they look up no id. It is the largest of all, so that they
 /// look up every id in a store of this version.
 pub(super) const CEILING_KEY: &[u8] = &[FACE, b'm'];
+
+/// Where the newest client time of imported transfers is.
+pub(super) const IMPORTED_KEY: &[u8] = &[FACE, b't'];
 
 /// The prefix of a keyspace, and the key above all of its keys.
 pub(super) fn keyspace(space: u8) -> ([u8; 2], [u8; 2]) {
@@ -242,9 +247,11 @@ pub(super) struct HistoryRecord {
     pub(super) stamp: Stamp,
     pub(super) balances: Balances,
     pub(super) positions: Vec<u32>,
+    /// A pending transfer has closed the account.
+    pub(super) closed: bool,
 }
 
-pub(super) fn encode_history(stamp: Stamp, balances: &Balances, positions: &[u32]) -> Bytes {
+pub(super) fn encode_history(stamp: Stamp, balances: &Balances, positions: &[u32], closed: bool) -> Bytes {
     let mut out = Vec::with_capacity(32);
     out.push(VERSION);
     codec::put_varint(&mut out, stamp.0);
@@ -258,6 +265,9 @@ pub(super) fn encode_history(stamp: Stamp, balances: &Balances, positions: &[u32
     for position in positions {
         codec::put_varint(&mut out, (position - before).into());
         before = *position;
+    }
+    if closed {
+        out.push(1);
     }
     out.into()
 }
@@ -279,7 +289,12 @@ pub(super) fn decode_history(record: &[u8]) -> Result<HistoryRecord, Malformed> 
         position += u32::try_from(reader.varint()?).map_err(|_| reader.malformed())?;
         positions.push(position);
     }
-    Ok(HistoryRecord { stamp, balances, positions })
+    let closed = match reader.is_empty() {
+        true => false,
+        false if reader.byte()? == 1 => true,
+        false => return Err(reader.malformed()),
+    };
+    Ok(HistoryRecord { stamp, balances, positions, closed })
 }
 
 /// The record of where a transfer is in the journal.
@@ -342,6 +357,15 @@ pub(super) struct PendingRecord {
     pub(super) deadline: u64,
     /// The revision that ended it, 0 while it is open.
     pub(super) ended: Revision,
+    /// Which accounts it has closed while it is open.
+    pub(super) closing: Closing,
+}
+
+/// The accounts that a pending transfer has closed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Closing {
+    pub(super) debit: bool,
+    pub(super) credit: bool,
 }
 
 impl PendingRecord {
@@ -352,6 +376,10 @@ impl PendingRecord {
         codec::put_varint_u128(&mut out, self.amount);
         codec::put_varint(&mut out, self.deadline);
         codec::put_varint(&mut out, self.ended.0);
+        let closing = u8::from(self.closing.debit) | u8::from(self.closing.credit) << 1;
+        if closing > 0 {
+            out.push(closing);
+        }
         out.into()
     }
 
@@ -367,14 +395,20 @@ impl PendingRecord {
             3 => PendingState::Expired,
             _ => return Err(reader.malformed()),
         };
-        Ok(Self {
+        let mut pending = Self {
             state,
             debit: reader.u128()?,
             credit: reader.u128()?,
             amount: reader.varint_u128()?,
             deadline: reader.varint()?,
             ended: Revision(reader.varint()?),
-        })
+            closing: Closing::default(),
+        };
+        if !reader.is_empty() {
+            let closing = reader.byte()?;
+            pending.closing = Closing { debit: closing & 1 != 0, credit: closing & 2 != 0 };
+        }
+        Ok(pending)
     }
 }
 
@@ -386,13 +420,17 @@ mod tests {
     fn layouts_are_pinned() {
         let balances =
             Balances { debits_posted: 1, credits_posted: 300, debits_pending: 0, credits_pending: u128::MAX };
-        let history = encode_history(Stamp(5), &balances, &[3, 70]);
+        let history = encode_history(Stamp(5), &balances, &[3, 70], false);
         let max = [&[0xff; 18][..], &[3]].concat();
         assert_eq!(&history[..], [b"\x01\x05\x01\xac\x02\0", &max[..], b"\x02\x03\x43"].concat());
         assert_eq!(
             decode_history(&history),
-            Ok(HistoryRecord { stamp: Stamp(5), balances, positions: vec![3, 70] })
+            Ok(HistoryRecord { stamp: Stamp(5), balances, positions: vec![3, 70], closed: false })
         );
+        let closed = encode_history(Stamp(5), &balances, &[3, 70], true);
+        assert_eq!(closed, [&history[..], b"\x01"].concat());
+        assert!(decode_history(&closed).unwrap().closed);
+        assert!(decode_history(&[&history[..], b"\x02"].concat()).is_err());
         assert_eq!(&encode_location(Revision(300), 9)[..], b"\xac\x02\x09");
         assert_eq!(decode_location(b"\xac\x02\x09"), Ok(Location::At(Revision(300), 9)));
         let key = [b"\0\0", &[0; 15][..], &[7]].concat();
@@ -406,10 +444,15 @@ mod tests {
             amount: 3,
             deadline: 4,
             ended: Revision(5),
+            closing: Closing::default(),
         };
         let golden = [b"\x01\x02", &[0; 15][..], &[1], &[0; 15], &[2], b"\x03\x04\x05"].concat();
         assert_eq!(&pending.encode()[..], golden);
         assert_eq!(PendingRecord::decode(&golden), Ok(pending));
+        let closing = PendingRecord { closing: Closing { debit: false, credit: true }, ..pending };
+        let golden = [&golden[..], b"\x02"].concat();
+        assert_eq!(&closing.encode()[..], golden);
+        assert_eq!(PendingRecord::decode(&golden), Ok(closing));
     }
 
     #[test]

@@ -73,6 +73,7 @@ impl Run<'_, '_> {
         self.write_histories(revision);
         self.write_pendings();
         self.write_reverts();
+        self.write_import();
         self.replies
     }
 
@@ -93,7 +94,7 @@ impl Run<'_, '_> {
                 continue;
             }
             positions.reverse();
-            let record = record::encode_history(stamp, &slot.balances, &positions);
+            let record = record::encode_history(stamp, &slot.balances, &positions, slot.closed);
             self.tx.put(&record::history_key(slot.id, revision), record);
         }
     }

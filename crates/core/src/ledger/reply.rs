@@ -1,6 +1,7 @@
 //! What the ledger answers.
 
 use super::code::Code;
+use super::command::Status;
 use super::currency::Currency;
 use super::journal::{Entry, Resolution};
 use super::record::{AccountRecord, Balances, PendingState};
@@ -142,6 +143,15 @@ pub struct Account {
     pub balances: Balances,
     /// The last revision that changed the balances; 0 for none.
     pub balance_revision: Revision,
+    /// A pending transfer has closed it; until that is voided or expires, its status does not count.
+    pub closed: bool,
+}
+
+impl Account {
+    /// Its status, as transfers see it.
+    pub fn status(&self) -> Status {
+        if self.closed { Status::Closed } else { self.record.status() }
+    }
 }
 
 /// A transfer and its state.

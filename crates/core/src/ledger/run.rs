@@ -42,11 +42,14 @@ pub(super) struct Run<'m, 's> {
     /// The pending transfers made or ended.
     pub(super) pendings: BTreeMap<u128, PendingRecord>,
     /// The present group's changes, to undo if one of its transfers is refused.
-    pub(super) undo: Vec<(u32, Balances)>,
+    pub(super) undo: Vec<(u32, Balances, bool)>,
     pub(super) undo_pendings: Vec<(u128, Option<PendingRecord>)>,
     /// The transfers reverted, with their reverts.
     pub(super) reverts: BTreeMap<u128, u128>,
     pub(super) undo_reverts: Vec<u128>,
+    /// The newest client time of imported transfers, once one was looked at.
+    pub(super) imported_ms: Option<u64>,
+    pub(super) undo_imported_ms: Option<u64>,
     pub(super) replies: Vec<TransferReply>,
     /// The reply of each recorded position.
     pub(super) reply_of: Vec<u32>,
@@ -81,6 +84,8 @@ impl<'m, 's> Run<'m, 's> {
             undo_pendings: Vec::new(),
             reverts: BTreeMap::new(),
             undo_reverts: Vec::new(),
+            imported_ms: None,
+            undo_imported_ms: None,
             replies: Vec::with_capacity(count),
             reply_of: Vec::with_capacity(count),
         }

@@ -8,7 +8,8 @@
 //! do TRANSFER; TRANSFER; ...     one command; TRANSFER is one of
 //!     single ID DEBIT CREDIT AMOUNT    pending ID DEBIT CREDIT AMOUNT [timeout=MS]
 //!     post ID PENDING [AMOUNT]         void ID PENDING    revert ID TRANSFER
-//!     each with [linked] [currency=CODE] [code=N] [ref=TEXT] [balancing=debit|credit|both]
+//!     each with [linked] [currency=CODE] [code=N] [ref=TEXT] [balancing=debit|credit|both] [closing=debit|credit|both]
+//!         [client=MS] [settle=MS] [imported]
 //! try MS TRANSFER; TRANSFER; ...    as do, in a dry run, so many milliseconds from now      try-keyed KEY FINGERPRINT TRANSFER; ...
 //! fenced STREAM NUMBER AFTER TRANSFER; TRANSFER; ...
 //! keyed KEY FINGERPRINT TRANSFER; TRANSFER; ...   keyed-account KEY FINGERPRINT ID CURRENCY
@@ -79,8 +80,9 @@ fn run(world: &mut World<'_>, line: &Line<'_>) -> bool {
             let at = line.option("at").map_or(u64::MAX, number);
             let found = account_at(world.view(), id(words[0]), Revision(at)).unwrap();
             world.say(found.map_or("no such account".into(), |account| {
-                let Account { record, balances, balance_revision } = &account;
-                format!("{}; {} at {balance_revision}", account_text(record), balances_text(balances))
+                let Account { record, balances, balance_revision, closed } = &account;
+                let closed = if *closed { ", closed by a transfer" } else { "" };
+                format!("{}; {} at {balance_revision}{closed}", account_text(record), balances_text(balances))
             }));
         }
         "accounts" => {
@@ -297,10 +299,18 @@ fn parse_transfer<'a>(line: &Line<'a>) -> Transfer<'a> {
         other => panic!("unknown transfer {other:?}"),
     };
     let balancing = line.option("balancing").unwrap_or_default();
+    let closing = line.option("closing").unwrap_or_default();
     Transfer {
         options: Options {
             balancing_debit: matches!(balancing, "debit" | "both"),
             balancing_credit: matches!(balancing, "credit" | "both"),
+            closing_debit: matches!(closing, "debit" | "both"),
+            closing_credit: matches!(closing, "credit" | "both"),
+        },
+        times: Times {
+            client_ms: line.option("client").map_or(0, number),
+            settle_ms: line.option("settle").map_or(0, number),
+            imported: line.has("imported"),
         },
         linked: line.has("linked"),
         currency: line.option("currency").map(|code| code.parse().unwrap()),
@@ -359,5 +369,10 @@ fn entry_text(entry: &Entry) -> String {
         .effect()
         .map_or(String::new(), |effect| format!(" moved {} freed {}", effect.amount, effect.pending_amount));
     let Entry { revision, position, code, .. } = entry;
-    format!("{revision}.{position} {} {what}: {}{moved}", transfer.id, code.name())
+    let Times { client_ms, settle_ms, imported } = transfer.times;
+    let times = match (client_ms, settle_ms) {
+        (0, 0) => String::new(),
+        _ => format!(" client {client_ms} settle {settle_ms}{}", if imported { " imported" } else { "" }),
+    };
+    format!("{revision}.{position} {} {what}: {}{moved}{times}", transfer.id, code.name())
 }

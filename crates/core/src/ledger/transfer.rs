@@ -27,6 +27,7 @@ use super::currency::Currency;
 use super::extra::{EXTRAS, Extra};
 use super::fence::Fence;
 use super::options::{OPTIONS, Options};
+use super::times::{TIMES, Times};
 use crate::codec::{self, Malformed, Reader};
 use bytes::Bytes;
 
@@ -71,6 +72,8 @@ pub struct Transfer<'a> {
     pub options: Options,
     /// Further numbers and texts of the client's.
     pub extra: Extra<'a>,
+    /// The client's times.
+    pub times: Times,
 }
 
 /// What a transfer does. Amounts are in minor units.
@@ -106,6 +109,7 @@ impl<'a> Transfer<'a> {
             user_data: "",
             options,
             extra,
+            times: Times::default(),
         }
     }
 
@@ -136,7 +140,7 @@ impl<'a> Transfer<'a> {
             | flag(timeout_ms > 0, TIMEOUT)
             | flag(self.code > 0, CODE)
             | flag(texts, TEXTS);
-        match self.options.bits() | self.extra.bits() {
+        match self.options.bits() | self.extra.bits() | self.times.bits() {
             0 => out.push(tag | flags),
             further => {
                 out.push(FURTHER | flags);
@@ -172,6 +176,7 @@ impl<'a> Transfer<'a> {
             codec::put_bytes(out, self.user_data.as_bytes());
         }
         self.extra.encode_into(out);
+        self.times.encode_into(out);
     }
 
     pub(super) fn decode_from(from: &mut Reader<&'a [u8]>) -> Result<Self, Malformed> {
@@ -180,7 +185,7 @@ impl<'a> Transfer<'a> {
             FURTHER => {
                 let bits = from.varint()?;
                 let further = bits & !u64::from(KIND);
-                if further == 0 || further & !(OPTIONS | EXTRAS) != 0 {
+                if further == 0 || further & !(OPTIONS | EXTRAS | TIMES) != 0 {
                     return Err(from.malformed());
                 }
                 (bits as u8 & KIND, further)
@@ -206,7 +211,8 @@ impl<'a> Transfer<'a> {
             5 => Kind::Revert { reverted: from.u128()? },
             _ => return Err(from.malformed()),
         };
-        if options.is_balancing() && !matches!(kind, Kind::Single { .. } | Kind::Pending { .. }) {
+        let (single, pending) = (matches!(kind, Kind::Single { .. }), matches!(kind, Kind::Pending { .. }));
+        if options.is_balancing() && !single && !pending || options.is_closing() && !pending {
             return Err(from.malformed());
         }
         let currency = if head & CURRENCY != 0 {
@@ -226,8 +232,9 @@ impl<'a> Transfer<'a> {
         }
         let code = u32::try_from(code).map_err(|_| from.malformed())?;
         let extra = if further == 0 { Extra::default() } else { Extra::decode_from(from, further)? };
+        let times = if further & TIMES == 0 { Times::default() } else { Times::decode_from(from, further)? };
         let linked = head & LINKED != 0;
-        Ok(Self { id, kind, linked, currency, code, reference, user_data, options, extra })
+        Ok(Self { id, kind, linked, currency, code, reference, user_data, options, extra, times })
     }
 }
 
@@ -246,6 +253,8 @@ pub struct Key {
 pub struct Transfers {
     out: Vec<u8>,
     count: u16,
+    /// They are imported.
+    imports: bool,
     key: Option<Key>,
     fence: Option<Fence>,
 }
@@ -254,7 +263,7 @@ impl Transfers {
     /// An empty command. With `balances`, each transfer is answered with both accounts' balances after it.
     pub fn new(balances: bool) -> Self {
         let wishes = if balances { WISH_BALANCES } else { 0 };
-        Self { out: vec![VERSION, TRANSFERS, wishes, 0, 0], count: 0, key: None, fence: None }
+        Self { out: vec![VERSION, TRANSFERS, wishes, 0, 0], count: 0, imports: false, key: None, fence: None }
     }
 
     /// How many transfers there are.
@@ -289,7 +298,7 @@ impl Transfers {
 
     /// Whether they must be a command of their own.
     pub fn is_whole(&self) -> bool {
-        self.key.is_some() || self.fence.is_some()
+        self.key.is_some() || self.fence.is_some() || self.imports
     }
 
     /// Adds a transfer.
@@ -299,6 +308,7 @@ impl Transfers {
     pub fn push(&mut self, transfer: &Transfer<'_>) {
         assert!(self.len() < TRANSFERS_MAX, "callers bound a command's transfers");
         transfer.encode_into(&mut self.out);
+        self.imports |= transfer.times.imported;
         self.count += 1;
     }
 
@@ -421,6 +431,46 @@ mod tests {
             assert!(decode(&golden[..length]).is_err(), "cut at {length}");
         }
         assert!(decode(&[&golden[..], b"more"].concat()).is_err());
+    }
+
+    #[test]
+    fn layout_of_closing_and_times_is_pinned() {
+        let mut transfers = Transfers::new(false);
+        let options = Options { closing_debit: true, ..Options::default() };
+        let pending = Kind::Pending { debit: 2, credit: 3, amount: 0, timeout_ms: 0 };
+        let times = Times { client_ms: 300, settle_ms: 5, imported: true };
+        let void = Kind::Void { pending: 1 };
+        let wanted = [
+            Transfer {
+                options,
+                times: Times { client_ms: 0, imported: false, ..times },
+                ..Transfer::new(1, pending)
+            },
+            Transfer { times, reference: "r", ..Transfer::new(4, void) },
+        ];
+        wanted.iter().for_each(|transfer| transfers.push(transfer));
+        assert!(transfers.is_whole());
+        let id = |n: u8| [&[0; 15][..], &[n]].concat();
+        let golden = [
+            &[1, 1, 0, 2, 0, 0x07, 0xa1, 0x40][..],
+            &[id(1), id(2), id(3)].concat(),
+            &[0, 5, 0x87, 0x83, 0x61],
+            &[id(4), id(1)].concat(),
+            b"\x01r\x00\xac\x02\x05",
+        ]
+        .concat();
+        assert_eq!(&transfers.into_command().bytes[..], &golden[..]);
+        let decoded = decode(&golden).unwrap().members;
+        assert_eq!(decoded.iter().map(|(transfer, _)| *transfer).collect::<Vec<_>>(), wanted);
+        for length in 0..golden.len() {
+            assert!(decode(&golden[..length]).is_err(), "cut at {length}");
+        }
+        // A time of zero; an import without a time; a single transfer that closes.
+        for (place, byte) in [(golden.len() - 1, 0), (60, 0x41), (6, 0xa0)] {
+            let mut other = golden.clone();
+            other[place] = byte;
+            assert!(decode(&other).is_err(), "{place}");
+        }
     }
 
     #[test]

@@ -13,7 +13,8 @@ use super::command::Status;
 use super::currency::Currency;
 use super::hot::NO_LINK;
 use super::journal::{Entry, Resolution};
-use super::record::{self, Balances, PENDING, PendingRecord, PendingState};
+use super::options::Options;
+use super::record::{self, Balances, Closing, PENDING, PendingRecord, PendingState};
 use super::reply::Detail;
 use super::run::{Effect, Member, Run};
 use super::transfer::{Kind, Transfer};
@@ -89,15 +90,30 @@ impl Run<'_, '_> {
     // Judging.
 
     fn attempt(&mut self, transfer: &Transfer<'_>) -> Result<Verdict, StoreError> {
+        if transfer.times.imported
+            && let Err(code) = self.import(transfer)?
+        {
+            return Ok(Err(code));
+        }
         match transfer.kind {
             Kind::Single { debit, credit, amount } => self.movement(transfer, debit, credit, amount, false),
             Kind::Pending { debit, credit, amount, timeout_ms } => {
+                let Options { closing_debit, closing_credit, .. } = transfer.options;
+                let closing = Closing { debit: closing_debit, credit: closing_credit };
+                // All money in the currency passes through it.
+                if closing_debit && record::is_reserved(debit)
+                    || closing_credit && record::is_reserved(credit)
+                {
+                    return Ok(Err(Code::ClosingReserved));
+                }
                 let verdict = self.movement(transfer, debit, credit, amount, true)?;
                 if let Ok(Effect { resolution: Resolution { amount, .. }, .. }) = verdict {
                     let stamp = self.tx.stamp().0;
                     let deadline = if timeout_ms == 0 { 0 } else { stamp.saturating_add(timeout_ms) };
                     let state = PendingState::Open;
-                    let record = PendingRecord { state, debit, credit, amount, deadline, ended: Revision(0) };
+                    let ended = Revision(0);
+                    let record = PendingRecord { state, debit, credit, amount, deadline, ended, closing };
+                    self.set_closed(debit, credit, closing, true)?;
                     self.set_pending(transfer.id, record);
                 }
                 Ok(verdict)
@@ -122,7 +138,7 @@ impl Run<'_, '_> {
             return Ok(Err(Code::SameAccount));
         }
         let options = transfer.options;
-        if amount == 0 && !options.is_balancing() {
+        if amount == 0 && !options.is_balancing() && !options.is_closing() {
             return Ok(Err(Code::ZeroAmount));
         }
         let Some(from) = self.account(debit)? else { return Ok(Err(Code::DebitUnknown)) };
@@ -174,6 +190,12 @@ impl Run<'_, '_> {
         let (giver, taker) = (self.hot.get(from), self.hot.get(to));
         if giver.currency != taker.currency || currency.is_some_and(|named| named != giver.currency) {
             return Err(Code::CurrencyMismatch);
+        }
+        if giver.closed {
+            return Err(Code::DebitClosed);
+        }
+        if taker.closed {
+            return Err(Code::CreditClosed);
         }
         match (giver.status, taker.status) {
             (Status::Active, Status::Active) => Ok(()),
@@ -228,10 +250,30 @@ impl Run<'_, '_> {
         giver.debits_posted += amount;
         taker.credits_posted += amount;
         let (debit, credit, pending_amount) = (pending.debit, pending.credit, pending.amount);
+        let closing = pending.closing;
         let ended = self.tx.next_revision();
         self.set_pending(id, PendingRecord { state, ended, ..pending });
         let resolution = Resolution { debit, credit, amount, pending_amount };
-        Ok(Ok(self.effect(from, to, giver, taker, resolution, self.details)))
+        let effect = self.effect(from, to, giver, taker, resolution, self.details);
+        self.set_closed(debit, credit, closing, false)?;
+        Ok(Ok(effect))
+    }
+
+    /// Closes accounts, or opens them again. Their balances were set in the same step, so their state before is noted.
+    fn set_closed(
+        &mut self,
+        debit: u128,
+        credit: u128,
+        closing: Closing,
+        closed: bool,
+    ) -> Result<(), StoreError> {
+        for (id, wanted) in [(debit, closing.debit), (credit, closing.credit)] {
+            if wanted {
+                let place = self.account(id)?.expect("accounts are never removed");
+                self.hot.get_mut(place).closed = closed;
+            }
+        }
+        Ok(())
     }
 
     fn not_pending(&mut self, id: u128) -> Result<Code, StoreError> {
@@ -271,7 +313,7 @@ impl Run<'_, '_> {
                 slot.link = NO_LINK;
                 self.touched.push(place);
             }
-            self.undo.push((place, slot.balances));
+            self.undo.push((place, slot.balances, slot.closed));
             slot.balances = balances;
         }
         let slot = self.hot.get(from);
@@ -285,11 +327,16 @@ impl Run<'_, '_> {
         self.undo.clear();
         self.undo_pendings.clear();
         self.undo_reverts.clear();
+        self.undo_imported_ms = None;
     }
 
     fn roll_back(&mut self) {
-        for (place, balances) in self.undo.drain(..).rev() {
-            self.hot.get_mut(place).balances = balances;
+        for (place, balances, closed) in self.undo.drain(..).rev() {
+            let slot = self.hot.get_mut(place);
+            (slot.balances, slot.closed) = (balances, closed);
+        }
+        if let Some(before) = self.undo_imported_ms.take() {
+            self.imported_ms = Some(before);
         }
         for (id, before) in self.undo_pendings.drain(..).rev() {
             match before {

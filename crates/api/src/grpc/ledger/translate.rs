@@ -7,7 +7,7 @@ use bytes::Bytes;
 use quoin_core::ledger::{
     self, AccountRecord, Amount, Balances, Code, Entry, Extra, Journal, Kind, Metadata, NewAccount,
     NewCurrency, Options, PendingState, REFERENCE_BYTES_MAX, Rule, Status as AccountStatus, TRANSFERS_MAX,
-    Transfer, TransferReply, TransferState, Transfers, UpdateAccount,
+    Times, Transfer, TransferReply, TransferState, Transfers, UpdateAccount,
 };
 use quoin_core::{Revision, Stamp};
 use quoin_proto::quoin::ledger::v1 as pb;
@@ -55,6 +55,9 @@ pub(super) fn transfers(request: &pb::CreateTransfersRequest) -> Result<Transfer
             |(field, problem): (&str, String)| invalid(format_args!("transfers[{place}].{field}"), problem);
         let metadata = wanted.extra.as_ref().map_or(Vec::new(), |extra| Metadata::encode(&extra.metadata));
         transfers.push(&transfer(wanted, &metadata).map_err(problem)?);
+    }
+    if request.transfers.iter().any(|wanted| wanted.imported != request.transfers[0].imported) {
+        return Err(invalid("transfers", "either all are imported or none is; send the others apart"));
     }
     if request.transfers.last().is_some_and(|last| last.linked) {
         return Err(invalid("transfers", "the last one is linked to the next, which is missing"));
@@ -105,6 +108,13 @@ fn transfer<'a>(wanted: &'a pb::Transfer, metadata: &'a [u8]) -> Result<Transfer
         options: Options {
             balancing_debit: wanted.balancing_debit,
             balancing_credit: wanted.balancing_credit,
+            closing_debit: wanted.closing_debit,
+            closing_credit: wanted.closing_credit,
+        },
+        times: Times {
+            client_ms: wanted.client_time_ms,
+            settle_ms: wanted.settle_time_ms,
+            imported: wanted.imported,
         },
         extra: wanted.extra.as_ref().map_or(Extra::default(), |extra| Extra {
             user_data_128: number(extra.user_data_128, extra.user_data_128_high),
@@ -120,6 +130,7 @@ fn check_fields(wanted: &pb::Transfer, kind: &Kind) -> Result<(), Problem> {
     let moves = matches!(kind, Kind::Single { .. } | Kind::Pending { .. });
     let (ends, reverts) =
         (matches!(kind, Kind::Post { .. } | Kind::Void { .. }), matches!(kind, Kind::Revert { .. }));
+    let pending = matches!(kind, Kind::Pending { .. });
     let foreign = [
         ("debit_account", !moves && !wanted.debit_account.is_empty()),
         ("credit_account", !moves && !wanted.credit_account.is_empty()),
@@ -131,10 +142,18 @@ fn check_fields(wanted: &pb::Transfer, kind: &Kind) -> Result<(), Problem> {
             "amount",
             !moves && !matches!(kind, Kind::Post { .. }) && (wanted.amount, wanted.amount_high) != (0, 0),
         ),
-        ("timeout_ms", !matches!(kind, Kind::Pending { .. }) && wanted.timeout_ms > 0),
+        ("timeout_ms", !pending && wanted.timeout_ms > 0),
+        ("closing_debit", !pending && wanted.closing_debit),
+        ("closing_credit", !pending && wanted.closing_credit),
     ];
     if let Some((field, _)) = foreign.iter().find(|(_, given)| *given) {
         return Err((field, "a transfer of this kind has no such field".into()));
+    }
+    if wanted.imported && wanted.client_time_ms == 0 {
+        return Err(("client_time_ms", "an imported transfer has one".into()));
+    }
+    if wanted.imported && wanted.timeout_ms > 0 {
+        return Err(("timeout_ms", "an imported transfer does not expire".into()));
     }
     if wanted.timeout_ms > TIMEOUT_MS_MAX {
         return Err((
@@ -320,6 +339,7 @@ pub(super) fn account(account: &ledger::Account) -> pb::Account {
     pb::Account {
         balances: Some(balances(&account.balances)),
         balance_revision: account.balance_revision.0,
+        status: account.status().into(),
         ..account_record(&account.record)
     }
 }
@@ -335,6 +355,11 @@ fn asked(transfer: &Transfer<'_>) -> pb::Transfer {
         user_data: transfer.user_data.to_owned(),
         balancing_debit: transfer.options.balancing_debit,
         balancing_credit: transfer.options.balancing_credit,
+        closing_debit: transfer.options.closing_debit,
+        closing_credit: transfer.options.closing_credit,
+        imported: transfer.times.imported,
+        client_time_ms: transfer.times.client_ms,
+        settle_time_ms: transfer.times.settle_ms,
         ..pb::Transfer::default()
     };
     if transfer.extra != Extra::default() {

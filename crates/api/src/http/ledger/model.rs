@@ -35,10 +35,21 @@ pub(crate) enum AccountStatus {
     Active,
     /// Takes part in none, except that pending transfers can be voided, until it is active again.
     Frozen,
-    /// Takes part in none, forever. Only an empty account can be closed.
+    /// Takes part in none, forever, for only an empty account can be closed; or while a pending transfer closes it.
     Closed,
     /// Takes part in none until it is active. Only a new account can be.
     Pending,
+}
+
+impl AccountStatus {
+    fn of(status: ledger::Status) -> Self {
+        match status {
+            ledger::Status::Active => Self::Active,
+            ledger::Status::Frozen => Self::Frozen,
+            ledger::Status::Closed => Self::Closed,
+            ledger::Status::Pending => Self::Pending,
+        }
+    }
 }
 
 /// An account to create.
@@ -169,19 +180,13 @@ impl Account {
             ledger::Rule::Limit => Rule::Limit,
             ledger::Rule::Unlimited => Rule::Unlimited,
         };
-        let status = match record.status() {
-            ledger::Status::Active => AccountStatus::Active,
-            ledger::Status::Frozen => AccountStatus::Frozen,
-            ledger::Status::Closed => AccountStatus::Closed,
-            ledger::Status::Pending => AccountStatus::Pending,
-        };
         let limit = record.allowance().filter(|_| rule == Rule::Limit);
         Self {
             id: shown(record.id()),
             number: record.origin.number.clone(),
             currency: record.origin.currency.clone(),
             scale: record.scale,
-            status,
+            status: AccountStatus::of(record.status()),
             rule,
             limit: limit.map(|limit| format_amount(limit, record.scale)),
             maximum_balance: record.maximum().map(|most| format_amount(most, record.scale)),
@@ -199,6 +204,7 @@ impl Account {
         Self {
             balance: Some(Balance::of(&account.balances, account.record.scale)),
             balance_revision: Some(account.balance_revision.0),
+            status: AccountStatus::of(account.status()),
             ..Self::of(&account.record)
         }
     }
@@ -261,33 +267,34 @@ pub(crate) enum TransferKind {
     Revert,
 }
 
-/// The side, or sides, whose account bounds what a balancing transfer moves.
+/// A side of a transfer, or both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Balancing {
-    /// The debit account gives no more than it may.
+pub(crate) enum Sides {
     Debit,
-    /// The credit account takes no more than it may.
     Credit,
-    /// Both.
     Both,
 }
 
-impl Balancing {
-    pub(super) fn options(wanted: Option<Self>) -> Options {
-        Options {
-            balancing_debit: matches!(wanted, Some(Self::Debit | Self::Both)),
-            balancing_credit: matches!(wanted, Some(Self::Credit | Self::Both)),
-        }
+impl Sides {
+    /// Whether the debit side is meant, and whether the credit side is.
+    fn flags(wanted: Option<Self>) -> (bool, bool) {
+        (matches!(wanted, Some(Self::Debit | Self::Both)), matches!(wanted, Some(Self::Credit | Self::Both)))
     }
 
-    fn of(options: Options) -> Option<Self> {
-        match (options.balancing_debit, options.balancing_credit) {
+    fn of(debit: bool, credit: bool) -> Option<Self> {
+        match (debit, credit) {
             (true, false) => Some(Self::Debit),
             (false, true) => Some(Self::Credit),
             (true, true) => Some(Self::Both),
             (false, false) => None,
         }
+    }
+
+    pub(super) fn options(balancing: Option<Self>, closing: Option<Self>) -> Options {
+        let (balancing_debit, balancing_credit) = Self::flags(balancing);
+        let (closing_debit, closing_credit) = Self::flags(closing);
+        Options { balancing_debit, balancing_credit, closing_debit, closing_credit }
     }
 }
 
@@ -320,7 +327,17 @@ pub(crate) struct NewTransfer {
     pub(super) reverted_id: Option<String>,
     /// Only with `single` and `pending`: moves no more than this side allows, `debit` by the debit account's rule, `credit` by
     /// the credit account's maximum. An account without a bound is brought to zero, and not past it.
-    pub(super) balancing: Option<Balancing>,
+    pub(super) balancing: Option<Sides>,
+    /// Only with `pending`: closes the account of this side for as long as the transfer is neither voided nor expired. A closed
+    /// account takes part in no transfer, except that pending ones can be voided. The amount may be absent.
+    pub(super) closing: Option<Sides>,
+    /// When it happened for you (RFC 3339, UTC). It is kept and shown, and nothing else.
+    pub(super) client_time: Option<String>,
+    /// When it is to be settled (RFC 3339, UTC). It is kept and shown, and nothing else.
+    pub(super) settle_time: Option<String>,
+    /// It comes from another book: `client_time` must be in the past, and later than that of the last one imported. A batch
+    /// is imported as a whole, or nothing of it is. Not with a timeout.
+    pub(super) imported: bool,
     /// Only with `pending`: it expires after this many milliseconds.
     pub(super) timeout_ms: Option<u64>,
     /// In a batch: all or none, together with the next transfer.
@@ -492,7 +509,15 @@ pub(crate) struct Transfer {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) reverted_by: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) balancing: Option<Balancing>,
+    pub(super) balancing: Option<Sides>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) closing: Option<Sides>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) client_time: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) settle_time: Option<String>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(super) imported: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) timeout_ms: Option<u64>,
     /// When a pending transfer expires or expired.
@@ -583,6 +608,7 @@ impl Transfer {
         }
         // A balancing transfer without a bound that was refused.
         let asked = asked.filter(|amount| *amount > 0 || !transfer.options.is_balancing());
+        let at = |time: u64| (time > 0).then(|| time::format(time));
         let extra = &transfer.extra;
         let released = effect.map_or(0, |effect| effect.pending_amount);
         let status = match code {
@@ -603,7 +629,11 @@ impl Transfer {
             pending_id: pending_id.map(shown),
             reverted_id: reverted_id.map(shown),
             reverted_by: None,
-            balancing: Balancing::of(transfer.options),
+            balancing: Sides::of(transfer.options.balancing_debit, transfer.options.balancing_credit),
+            closing: Sides::of(transfer.options.closing_debit, transfer.options.closing_credit),
+            client_time: at(transfer.times.client_ms),
+            settle_time: at(transfer.times.settle_ms),
+            imported: transfer.times.imported,
             timeout_ms,
             expires: None,
             linked: transfer.linked,

@@ -204,3 +204,63 @@ fn a_pending_account_takes_part_in_nothing_until_it_is_active() {
         assert_eq!((refused.0, &refused.1["field"]), (400, &json!("status")));
     });
 }
+
+#[test]
+fn a_pending_transfer_closes_an_account_until_it_is_voided() {
+    with_pages(async |mut pages| {
+        let close = json!({"kind": "pending", "debit_account": ALICE, "credit_account": BOB, "currency": "EUR",
+            "closing": "debit"});
+        let closed = pages.ask("POST", "/v1/transfers", None, &close).await;
+        assert_eq!(
+            (closed.0, &closed.1["closing"], &closed.1["amount"]),
+            (201, &json!("debit"), &json!("0.00"))
+        );
+        assert_eq!(pages.get(&format!("/v1/accounts/{ALICE}")).await.1["status"], "closed");
+        let refused = pages.ask("POST", "/v1/transfers", None, &single("1")).await;
+        assert_eq!(word(&refused), (422, "debit_account_closed"));
+        let path = format!("/v1/transfers/{}", closed.1["id"].as_str().unwrap());
+        let post = pages.ask("POST", &format!("{path}/post"), None, &Value::Null).await;
+        assert_eq!(word(&post), (422, "debit_account_closed"));
+        assert_eq!(pages.ask("POST", &format!("{path}/void"), None, &Value::Null).await.0, 201);
+        assert_eq!(pages.get(&format!("/v1/accounts/{ALICE}")).await.1["status"], "active");
+        assert_eq!(pages.ask("POST", "/v1/transfers", None, &single("1")).await.0, 201);
+        let mut foreign = single("1");
+        foreign["closing"] = "debit".into();
+        assert_eq!(pages.ask("POST", "/v1/transfers", None, &foreign).await.1["field"], "closing");
+    });
+}
+
+#[test]
+fn client_times_are_shown_and_those_of_imports_are_in_order() {
+    with_pages(async |mut pages| {
+        let at = |time: &str, imported: bool| {
+            let mut transfer = single("1");
+            (transfer["client_time"], transfer["imported"]) = (time.into(), imported.into());
+            transfer
+        };
+        let mut settled = at("2040-01-01T00:00:00Z", false);
+        settled["settle_time"] = "2026-11-21T09:45:00Z".into();
+        let done = pages.ask("POST", "/v1/transfers", None, &settled).await;
+        assert_eq!(done.0, 201, "{done:?}");
+        let found = pages.get(&format!("/v1/transfers/{}", done.1["id"].as_str().unwrap())).await.1;
+        assert!(found["client_time"].as_str().unwrap().starts_with("2040-01-01T00:00:00"), "{found}");
+        assert!(found["settle_time"].as_str().unwrap().starts_with("2026-11-21T09:45:00"), "{found}");
+        let batch =
+            json!({"transfers": [at("2020-01-01T00:00:00Z", true), at("2020-01-01T00:00:00Z", true)]});
+        let done = pages.ask("POST", "/v1/transfers/batch", None, &batch).await.1;
+        assert_eq!(done["results"][0]["transfer"]["imported"], true);
+        assert_eq!(done["results"][1]["transfer"]["reason"], "imported_time");
+        let early = pages.ask("POST", "/v1/transfers", None, &at("2019-01-01T00:00:00Z", true)).await;
+        assert_eq!(word(&early), (422, "imported_time"));
+        let late = pages.ask("POST", "/v1/transfers", None, &at("2040-01-01T00:00:00Z", true)).await;
+        assert_eq!(word(&late), (422, "imported_time"));
+        let mixed = json!({"transfers": [at("2021-01-01T00:00:00Z", true), single("1")]});
+        assert_eq!(pages.ask("POST", "/v1/transfers/batch", None, &mixed).await.0, 400);
+        let mut without = single("1");
+        without["imported"] = true.into();
+        let refused = pages.ask("POST", "/v1/transfers", None, &without).await;
+        assert_eq!((refused.0, &refused.1["field"]), (400, &json!("client_time")));
+        let refused = pages.ask("POST", "/v1/transfers", None, &at("yesterday", false)).await;
+        assert_eq!((refused.0, &refused.1["field"]), (400, &json!("client_time")));
+    });
+}

@@ -3,7 +3,7 @@
 use super::desk::Desk;
 use super::ids;
 use super::model::{AcceptedAll, NewTransaction, Transaction, Transfer, Trial, shown};
-use super::transfers::{accepted, accepted_response, answered, apply, understand};
+use super::transfers::{accepted, accepted_response, answered, apply, check_imports, understand};
 use crate::http::extract::{Body, Params};
 use crate::http::problem::Problem;
 use axum::Json;
@@ -31,6 +31,7 @@ pub(super) async fn create(
     let id = ids::request_id(&headers, body.id.as_deref())?;
     let accepted_only = !dry_run && ids::responds_async(&headers);
     let legs = legs(body)?;
+    check_imports(&legs, "legs")?;
     let (mut command, mut all) = (Transfers::new(!accepted_only), Vec::with_capacity(legs.len()));
     for (place, leg) in legs.iter().enumerate() {
         let prefix = format!("legs[{place}].");

@@ -6,21 +6,22 @@
 use super::desk::Desk;
 use super::ids;
 use super::model::{
-    Accepted, AcceptedAll, Balance, Balancing, Ending, Fresh, Known, Movement, NewTransfer, NewTransfers,
-    Reverting, Transfer, TransferKind, TransferResult, TransferResults, Trial, shown,
+    Accepted, AcceptedAll, Balance, Ending, Fresh, Known, Movement, NewTransfer, NewTransfers, Reverting,
+    Sides, Transfer, TransferKind, TransferResult, TransferResults, Trial, shown,
 };
 use crate::error::Error;
 use crate::http::answer::created;
 use crate::http::extract::{Body, BodyOrNone, Named, Params};
 use crate::http::problem::Problem;
+use crate::http::time;
 use crate::ledger::{Applied, TIMEOUT_MS_MAX, check_metadata_bytes};
 use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use quoin_core::ledger::{
-    self, Code, Currency, Extra, Key, Kind, Metadata, REFERENCE_BYTES_MAX, TRANSFERS_MAX, TransferReply,
-    Transfers, world_account,
+    self, Code, Currency, Extra, Key, Kind, Metadata, REFERENCE_BYTES_MAX, TRANSFERS_MAX, Times,
+    TransferReply, Transfers, world_account,
 };
 
 /// A transfer to create.
@@ -72,6 +73,7 @@ pub(super) async fn create_many(
     if transfers.last().is_some_and(|last| last.linked) {
         return Err(Problem::field("transfers", "the last one is linked to the next, which is missing"));
     }
+    check_imports(&transfers, "transfers")?;
     let dry_run = trial.dry_run;
     let (accepted_only, key) = (!dry_run && ids::responds_async(&headers), ids::request_key(&headers)?);
     let mut command = Transfers::new(!accepted_only);
@@ -297,6 +299,7 @@ pub(super) async fn understand<'a>(
         ("balancing", !moves && body.balancing.is_some()),
         ("amount", matches!(body.kind, TransferKind::Void | TransferKind::Revert) && body.amount.is_some()),
         ("timeout_ms", body.kind != TransferKind::Pending && body.timeout_ms.is_some()),
+        ("closing", body.kind != TransferKind::Pending && body.closing.is_some()),
     ];
     if let Some((name, _)) = foreign.iter().find(|(_, given)| *given) {
         return Err(Problem::field(field(name), "a transfer of this kind has no such field"));
@@ -324,8 +327,8 @@ pub(super) async fn understand<'a>(
             return Err(Problem::field(field("credit_account"), "the debit account is the same"));
         }
         let amount = match amount {
-            None if body.balancing.is_some() && unit.is_some() => 0,
-            None if body.balancing.is_some() => return Err(missing("currency")),
+            None if body.balancing.or(body.closing).is_some() && unit.is_some() => 0,
+            None if body.balancing.or(body.closing).is_some() => return Err(missing("currency")),
             None => return Err(missing("amount")),
             Some(amount) => amount,
         };
@@ -359,7 +362,8 @@ pub(super) async fn understand<'a>(
         code: body.code,
         reference: &body.reference,
         user_data: &body.user_data,
-        options: Balancing::options(body.balancing),
+        options: Sides::options(body.balancing, body.closing),
+        times: times(body, prefix)?,
         extra: extra(
             (body.user_data_128.as_deref(), body.user_data_64.as_deref(), body.user_data_32),
             &body.metadata,
@@ -367,6 +371,36 @@ pub(super) async fn understand<'a>(
         )?,
     };
     Ok(Wanted { transfer, unit })
+}
+
+/// The client's times that a body has.
+fn times(body: &NewTransfer, prefix: &str) -> Result<Times, Problem> {
+    let field = |name: &str| format!("{prefix}{name}");
+    let moment = |text: Option<&str>, name: &str| match text.map(time::parse) {
+        None => Ok(0),
+        Some(Some(moment)) if moment > 0 => Ok(moment),
+        Some(_) => {
+            let detail = "not a time in RFC 3339 and UTC after 1970, as 2026-11-21T09:45:00Z";
+            Err(Problem::field(field(name), detail))
+        }
+    };
+    let client_ms = moment(body.client_time.as_deref(), "client_time")?;
+    let settle_ms = moment(body.settle_time.as_deref(), "settle_time")?;
+    if body.imported && client_ms == 0 {
+        return Err(Problem::field(field("client_time"), "missing: an imported transfer has one"));
+    }
+    if body.imported && body.timeout_ms.is_some_and(|timeout_ms| timeout_ms > 0) {
+        return Err(Problem::field(field("timeout_ms"), "an imported transfer does not expire"));
+    }
+    Ok(Times { client_ms, settle_ms, imported: body.imported })
+}
+
+/// Either all transfers of a request are imported or none is.
+pub(super) fn check_imports(bodies: &[NewTransfer], field: &str) -> Result<(), Problem> {
+    if bodies.iter().any(|body| body.imported != bodies[0].imported) {
+        return Err(Problem::field(field, "either all are imported or none is; send the others apart"));
+    }
+    Ok(())
 }
 
 /// Applies one transfer, and answers as the client prefers.
