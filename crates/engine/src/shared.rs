@@ -282,6 +282,12 @@ impl Shared {
         self.fresh_at_ms.fetch_max(ms.max(1), Ordering::Relaxed);
     }
 
+    /// Whether this replica has been up to date since its start. Until then what it applies may be long past: no news
+    /// for whoever listens.
+    pub(crate) fn has_been_fresh(&self) -> bool {
+        self.fresh_at_ms.load(Ordering::Relaxed) > 0 || self.has_replayed() && self.is_leader()
+    }
+
     /// Milliseconds since this replica was last known to be up to date. `None`: never since its start.
     pub(crate) fn lag_ms(&self) -> Option<u64> {
         if mutants::is("lag-unknown-is-none") {

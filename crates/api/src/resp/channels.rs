@@ -91,17 +91,22 @@ impl Channels {
     /// Hands messages to listeners, without end.
     pub(super) async fn run(&self) {
         loop {
-            let Waiting { messages, lost, .. } = self.messages.next().await;
-            let listeners = self.listeners.lock();
-            for message in messages {
-                listeners.each_of(&message.channel, |pattern, inbox| {
-                    self.tell(inbox, pattern.cloned(), &message);
-                });
-            }
-            if lost {
-                let inboxes = listeners.channels.values().chain(listeners.patterns.values());
-                inboxes.flat_map(BTreeMap::values).for_each(|inbox| self.overrun(inbox));
-            }
+            self.hand_out(self.messages.next().await);
+            // Others have their turn, however many messages there are.
+            tokio::task::yield_now().await;
+        }
+    }
+
+    fn hand_out(&self, Waiting { messages, lost, .. }: Waiting) {
+        let listeners = self.listeners.lock();
+        for message in messages {
+            listeners.each_of(&message.channel, |pattern, inbox| {
+                self.tell(inbox, pattern.cloned(), &message);
+            });
+        }
+        if lost {
+            let inboxes = listeners.channels.values().chain(listeners.patterns.values());
+            inboxes.flat_map(BTreeMap::values).for_each(|inbox| self.overrun(inbox));
         }
     }
 

@@ -102,7 +102,7 @@ impl ApplyThread {
         if !applied.events.is_empty() {
             self.shared.hub.publish(applied.events, progress.revision);
         }
-        if !applied.messages.is_empty() {
+        if !applied.messages.is_empty() && self.shared.has_been_fresh() {
             self.shared.messages.publish(applied.messages);
         }
         if applied.system_changed {

@@ -35,11 +35,39 @@ async fn a_watcher_on_a_follower_sees_writes_through_the_leader() {
     cluster.stop().await;
 }
 
+fn publish(text: String) -> quoin_core::Command {
+    let step = Step::Publish(kv::Publish { channel: "c".into(), payload: text.into() });
+    let success = vec![kv::TxnOperation { step: Some(step) }];
+    kv::Operation::Txn(kv::Txn { success, ..kv::Txn::default() }).into_command()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_that_catches_up_tells_nobody_what_was_said_before() {
+    let mut cluster = Cluster::start(3, &settings());
+    let stopped = cluster.follower().await.id();
+    cluster.member(stopped).stop().await;
+    let leader = cluster.leader().await;
+    for number in 0..50 {
+        leader.propose(publish(number.to_string())).await.unwrap();
+    }
+    cluster.member(stopped).restart().await;
+    let engine = cluster.member(stopped).engine();
+    engine.messages().want(true);
+    until(&engine, "it to know that it is up to date", || engine.is_caught_up()).await;
+    leader.propose(publish("now".into())).await.unwrap();
+    let heard = in_time("a message", engine.messages().next()).await.messages;
+    assert_eq!(heard, [Message { channel: "c".into(), payload: "now".into() }]);
+    cluster.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_comes_to_every_replica_once_what_was_written_before_it_can_be_read_there() {
     let cluster = Cluster::start(3, &settings());
     let engines: Vec<_> = cluster.engines().collect();
-    engines.iter().for_each(|engine| engine.messages().want(true));
+    for engine in &engines {
+        engine.messages().want(true);
+        until(engine, "it to know that it is up to date", || engine.is_caught_up()).await;
+    }
     let speaker = cluster.follower().await;
     for number in 0..20 {
         let text = number.to_string();
