@@ -13,8 +13,8 @@
 use crate::commands::{long_read, read};
 use crate::error::Error;
 use quoin_core::ledger::{
-    self, AccountCode, AccountRecord, Fence, Key, NewAccount, NewCurrency, Operation, Response,
-    TRANSFERS_MAX, TransferReply, Transfers, UpdateAccount,
+    self, AccountCode, AccountRecord, Fence, Indexes, Key, NewAccount, NewCurrency, Operation, Response,
+    SetIndexes, TRANSFERS_MAX, TransferReply, Transfers, UpdateAccount,
 };
 use quoin_core::{Command, Reply, Revision, Stamp};
 use quoin_engine::{Consistency, Engine, ProposeError, ReadView};
@@ -194,6 +194,19 @@ impl Book {
         match propose(&self.engine, command).await?.response {
             Response::Accounts(results, _) => Ok(Some(results)),
             Response::KeyConflict => Ok(None),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Switches indexes on or off, retrying. Returns those that are on, and the newest revision.
+    ///
+    /// # Errors
+    /// See [`Engine::propose`].
+    pub(crate) async fn set_indexes(&self, wanted: SetIndexes) -> Result<(Indexes, Revision), Error> {
+        self.check_space()?;
+        let reply = propose(&self.engine, Operation::SetIndexes(wanted).into_command()).await?;
+        match reply.response {
+            Response::Indexes(indexes) => Ok((indexes, reply.revision)),
             other => Err(unexpected(&other)),
         }
     }

@@ -4,7 +4,7 @@ use super::book::Book;
 use super::cursor::Query;
 use crate::commands::long_read;
 use crate::error::Error;
-use quoin_core::ledger::{self, Filter, Outcome, Place, READS_MAX, Search};
+use quoin_core::ledger::{self, Filter, Index, IndexRow, Outcome, Place, READS_MAX, Search};
 use quoin_core::{Order, Revision};
 use quoin_engine::ReadView;
 use tokio::sync::Semaphore;
@@ -62,6 +62,24 @@ pub(crate) async fn query_transfers<T: Send + 'static>(
     });
     let (found, next) = read.await?;
     Ok(TransferPage { found, next: next.map(|place| (place, cursors.cursor(&key(place)))) })
+}
+
+/// A page of an index's rows, and the cursor of the next one. Without an index, of the histories of accounts.
+///
+/// # Errors
+/// The cursor is wrong, or the store failed.
+pub(crate) async fn index_rows(
+    book: &Book,
+    view: ReadView,
+    index: Option<Index>,
+    limit: usize,
+    cursor: &str,
+) -> Result<(Vec<IndexRow>, Option<String>), Error> {
+    let cursors = Query::new(book.engine().cluster(), &("index", index));
+    let after = cursors.key(cursor)?;
+    let read = long_read(move || ledger::index_rows(view.view(), index, after.as_deref(), limit));
+    let page = read.await?;
+    Ok((page.rows, page.next.map(|place| cursors.cursor(&place))))
 }
 
 fn check(filter: &Filter) -> Result<(), Error> {

@@ -100,4 +100,6 @@ codes! {
         "the client time of an imported transfer must be in the past, and later than that of the last one imported";
     /// An account of the ledger's own was to be closed.
     ClosingReserved = 27, "closing_reserved", "the ledger's own accounts cannot be closed";
+    /// References are unique, and another transfer has this one.
+    ReferenceTaken = 40, "reference_taken", "another transfer has the reference, and references are unique";
 }

@@ -30,6 +30,9 @@ pub enum Operation {
     /// Create a custom unit of account.
     #[prost(message, tag = "3")]
     CreateCurrency(NewCurrency),
+    /// Switch indexes of transfers on or off.
+    #[prost(message, tag = "20")]
+    SetIndexes(SetIndexes),
 }
 
 impl Operation {
@@ -65,7 +68,7 @@ impl Operation {
 
 #[derive(Clone, PartialEq, Message)]
 struct Envelope {
-    #[prost(oneof = "Operation", tags = "1, 2, 3")]
+    #[prost(oneof = "Operation", tags = "1, 2, 3, 20")]
     operation: Option<Operation>,
 }
 
@@ -75,8 +78,12 @@ static ENTRY: Costs = Costs(&[]);
 static NEW_ACCOUNT: Costs = Costs(&[(9, Part::Message(ENTRY_BYTES, &ENTRY))]);
 static NEW_ACCOUNTS: Costs = Costs(&[(1, Part::Message(size_of::<NewAccount>(), &NEW_ACCOUNT))]);
 static UPDATE_ACCOUNT: Costs = Costs(&[(8, Part::Message(ENTRY_BYTES, &ENTRY))]);
-static ENVELOPE: Costs =
-    Costs(&[(1, Part::Message(0, &NEW_ACCOUNTS)), (2, Part::Message(0, &UPDATE_ACCOUNT))]);
+static SET_INDEXES: Costs = Costs(&[(1, Part::Varints(size_of::<u32>()))]);
+static ENVELOPE: Costs = Costs(&[
+    (1, Part::Message(0, &NEW_ACCOUNTS)),
+    (2, Part::Message(0, &UPDATE_ACCOUNT)),
+    (20, Part::Message(0, &SET_INDEXES)),
+]);
 const _: () = assert!(NEW_ACCOUNTS.is_sound());
 
 impl CommandMessage for Envelope {
@@ -253,6 +260,17 @@ impl UpdateAccount {
     pub fn of(id: u128) -> Self {
         Self { id_high: (id >> 64) as u64, id_low: id as u64, ..Self::default() }
     }
+}
+
+/// Which indexes of transfers to keep from now on.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct SetIndexes {
+    /// The numbers of those to keep, see [`super::Index`]; all others are switched off.
+    #[prost(uint32, repeated, tag = "1")]
+    pub on: Vec<u32>,
+    /// Whether references must be unique, see `references.rs`.
+    #[prost(bool, tag = "2")]
+    pub unique_references: bool,
 }
 
 /// A custom unit of account to create.

@@ -5,6 +5,7 @@
 //! of accounts, and only the end of a run writes. What is due by then expires first, as in a real batch.
 
 use super::hot::Hot;
+use super::indexes::Indexes;
 use super::machine::{EXPIRIES_PER_BATCH_MAX, decode_transfers, is_same_request, release};
 use super::record;
 use super::reply::{Response, TransferReply};
@@ -44,7 +45,8 @@ pub fn dry_run(
     let (mut hot, mut stretch) = (Hot::default(), Stretch::open(view, now)?);
     let mut expiries = ExpiryIndex::open(view, record::EXPIRIES)?;
     let due = expiries.take_due(view, now, EXPIRIES_PER_BATCH_MAX)?;
-    let mut run = Run::new(&mut tx, &mut hot, &mut stretch, &mut expiries, balances, members.len());
+    let indexes = Indexes::read(view)?;
+    let mut run = Run::new(&mut tx, &mut hot, &mut stretch, &mut expiries, indexes, balances, members.len());
     release(&mut run, &due)?;
     let before = run.replies.len();
     for group in members.chunk_by(|(one, _), _| one.linked) {

@@ -12,6 +12,7 @@ use super::currency::{self, Currency};
 use super::extra::TRANSFER_METADATA_BYTES_MAX;
 use super::fence::Fences;
 use super::hot::Hot;
+use super::indexes::Indexes;
 use super::journal;
 use super::query::{currency_scale, read_account};
 use super::record::{self, AccountRecord, IDS, Location};
@@ -43,6 +44,7 @@ pub struct Machine {
     unordered: bool,
     expiries: ExpiryIndex,
     fences: Fences,
+    indexes: Indexes,
 }
 
 impl Machine {
@@ -54,7 +56,8 @@ impl Machine {
         let expiries = ExpiryIndex::open(view, record::EXPIRIES)?;
         let unordered = view.get(record::CEILING_KEY)?.is_some_and(|ceiling| *ceiling == [0xff; 16]);
         let (stretch, fences) = (Stretch::open(view, stamp)?, Fences::open(view)?);
-        Ok(Self { hot: Hot::default(), stretch, unordered, expiries, fences })
+        let indexes = Indexes::read(view)?;
+        Ok(Self { hot: Hot::default(), stretch, unordered, expiries, fences, indexes })
     }
 
     /// When the next pending transfer may expire; never later than it does.
@@ -85,7 +88,7 @@ impl Machine {
         if !std::mem::replace(&mut self.unordered, true) {
             tx.put(record::CEILING_KEY, Bytes::from_static(&[0xff; 16]));
         }
-        Run::new(tx, &mut self.hot, &mut self.stretch, &mut self.expiries, details, count)
+        Run::new(tx, &mut self.hot, &mut self.stretch, &mut self.expiries, self.indexes, details, count)
     }
 
     /// Applies one command.
@@ -140,6 +143,13 @@ impl Machine {
                 Response::Account(self.update_account(tx, &update)?.map(Box::new))
             }
             Operation::CreateCurrency(new) => Response::Currency(create_currency(tx, &new)?),
+            Operation::SetIndexes(wanted) => match self.indexes.set(tx, &wanted) {
+                Some(indexes) => {
+                    self.indexes = indexes;
+                    Response::Indexes(indexes)
+                }
+                None => Response::Malformed,
+            },
         })
     }
 
@@ -158,7 +168,7 @@ impl Machine {
         let run = if accounts.iter().any(|account| account.opening.is_some()) {
             self.run(tx, false, accounts.len())
         } else {
-            Run::new(tx, &mut self.hot, &mut self.stretch, &mut self.expiries, false, 0)
+            Run::new(tx, &mut self.hot, &mut self.stretch, &mut self.expiries, self.indexes, false, 0)
         };
         let mut creation = Creation::new(run, accounts.len());
         for chain in accounts.chunk_by(|one, _| one.linked) {

@@ -2,8 +2,9 @@
 //!
 //! `command.rs`, `transfer.rs`, `reply.rs` and `code.rs` are what clients ask and are answered; `machine.rs`
 //! and `creation.rs` are what a command does to accounts, `run.rs`, `transfers.rs`, `known.rs` and `recording.rs` what
-//! it does to balances, `balancing.rs` and `reverts.rs` for the transfers of these names, with `options.rs`; `query.rs`
-//! and `past.rs` are how the store is read, `lookup.rs`, `search.rs` and `plan.rs` how many transfers are found,
+//! it does to balances, `indexes.rs` and `references.rs` to what is found by the clients' own fields, `balancing.rs` and
+//! `reverts.rs` for the transfers of these names, with `options.rs`; `query.rs` and `past.rs` are how the store is read,
+//! `lookup.rs`, `search.rs`, `plan.rs` and `directory.rs` how many transfers and accounts are found,
 //! `record.rs` and `journal.rs` are its bytes, `extra.rs` what is the clients' own;
 //! `currency.rs` is units and decimal amounts, `hot.rs` a cache, `stretch.rs` tells new ids without a lookup,
 //! `fence.rs` keeps streams in order, `dry_run.rs` answers without recording,
@@ -17,11 +18,13 @@ mod code;
 mod command;
 mod creation;
 mod currency;
+mod directory;
 mod dry_run;
 mod extra;
 mod fence;
 mod hot;
 mod imports;
+mod indexes;
 mod journal;
 mod known;
 mod lookup;
@@ -34,6 +37,7 @@ mod property;
 mod query;
 mod record;
 mod recording;
+mod references;
 mod reply;
 mod reverts;
 mod run;
@@ -48,11 +52,13 @@ mod transfer;
 mod transfers;
 
 pub use code::Code;
-pub use command::{Amount, NewAccount, NewCurrency, Operation, Rule, Status, UpdateAccount};
+pub use command::{Amount, NewAccount, NewCurrency, Operation, Rule, SetIndexes, Status, UpdateAccount};
 pub use currency::{AmountError, Currency, SCALE_MAX, format_amount, format_signed, iso_scale, parse_amount};
+pub use directory::{ACCOUNTS_EXAMINED_MAX, AccountFilter, FoundAccounts, Sum, Sums, find_accounts, sums};
 pub use dry_run::dry_run;
 pub use extra::{Extra, Metadata, TRANSFER_METADATA_BYTES_MAX};
 pub use fence::Fence;
+pub use indexes::{Index, IndexRow, IndexRows, Indexes, index_rows};
 pub use journal::{Entry, Journal, Resolution};
 pub use lookup::{LOOKUP_MAX, lookup_accounts, lookup_transfers};
 pub use machine::{ACCOUNTS_MAX, Machine, NUMBER_BYTES_MAX};

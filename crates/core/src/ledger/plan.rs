@@ -3,6 +3,7 @@
 //!
 //! All of them lead to places in the order of the journal, so a search can change from one to the next on its way.
 
+use super::indexes::{self, Index, Indexes};
 use super::journal::{self, JOURNAL, PART_TRANSFERS};
 use super::record::{self, decode_history};
 use super::search::{Filter, Place, is_beyond};
@@ -15,6 +16,8 @@ use bytes::Bytes;
 pub(super) enum Source {
     /// The history of an account, which names its transfers. There is always one.
     Account(u128),
+    /// The rows of an index whose keys begin like this, of one value.
+    Index(Vec<u8>),
     /// The journal: every transfer is a candidate.
     Journal,
 }
@@ -42,16 +45,20 @@ pub(super) struct Piece {
 /// # Errors
 /// The store failed.
 pub(super) fn legs(
-    _view: View<'_>,
+    view: View<'_>,
     filter: &Filter,
     low: Revision,
     high: Revision,
 ) -> Result<Vec<Leg>, StoreError> {
-    // Best first, each with the first revision that it covers.
-    let mut sources = Vec::new();
-    if let Some(account) = filter.account {
-        sources.push((Source::Account(account), Revision(0)));
-    }
+    let indexed = Indexes::read(view)?.sources(filter);
+    let own = |index: &Index| matches!(index, Index::Reference | Index::UserData128 | Index::UserData64);
+    let (telling, vague): (Vec<_>, Vec<_>) = indexed.into_iter().partition(|(index, ..)| own(index));
+    // Best first, each with the first revision that it covers. References and large numbers are of few transfers; an
+    // account has more, and a code or a small number most.
+    let source = |(_, prefix, since)| (Source::Index(prefix), since);
+    let mut sources: Vec<_> = telling.into_iter().map(source).collect();
+    sources.extend(filter.account.map(|account| (Source::Account(account), Revision(0))));
+    sources.extend(vague.into_iter().map(source));
     let mut legs = Vec::new();
     lay(&sources, low, high, &mut legs);
     Ok(legs)
@@ -89,6 +96,11 @@ pub(super) fn pieces<'a>(
                 let key = |revision| record::history_key(account, revision);
                 let rows = view.scan(&key(leg.low), &key(leg.high.next()), order);
                 Box::new(index_pieces(rows, |row| Ok(decode_history(row)?.positions), order, after))
+            }
+            Source::Index(prefix) => {
+                let key = |revision| indexes::row_key(&prefix, revision);
+                let rows = view.scan(&key(leg.low), &key(leg.high.next()), order);
+                Box::new(index_pieces(rows, |row| Ok(indexes::decode_row(row)?), order, after))
             }
         }
     })

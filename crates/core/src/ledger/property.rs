@@ -404,6 +404,9 @@ fn run(seed: u64, commands: usize) {
             let update = UpdateAccount { status: Some(status.into()), ..UpdateAccount::of(thaw) };
             world.apply(Operation::UpdateAccount(update).into_command());
         }
+        if random.once_in(8) {
+            world.apply(super::searched::some_indexes(&mut random).into_command());
+        }
         let most = if random.once_in(10) { 200 } else { 5 };
         let count = 1 + random.below(most);
         let wishes: Vec<Wish> = (0..count).map(|_| wish(&mut random, &mut next_id, &past)).collect();

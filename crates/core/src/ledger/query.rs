@@ -48,7 +48,7 @@ pub fn account_at(view: View<'_>, id: u128, at: Revision) -> Result<Option<Accou
 }
 
 /// What was recorded of an account at a revision, given what is `now`.
-fn as_of(view: View<'_>, now: AccountRecord, at: Revision) -> Result<Option<Account>, StoreError> {
+pub(super) fn as_of(view: View<'_>, now: AccountRecord, at: Revision) -> Result<Option<Account>, StoreError> {
     let Some(record) = past::record_at(view, now, at)? else { return Ok(None) };
     let (balance_revision, balances, closed) = match latest_history(view, record.id(), at)? {
         Some((revision, history)) => (revision, history.balances, history.closed),

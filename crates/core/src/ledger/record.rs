@@ -13,6 +13,8 @@
 //! p id              a pending transfer's state
 //! r id              the id of the transfer that reverted this one
 //! f stream          a stream's newest batch: varint number, varint sequence, see `fence.rs`
+//! s, q                    which indexes of transfers are on, and their rows: indexes.rs
+//! w reference             the id of the transfer that has taken it, where references are unique
 //! x deadline id     nothing: look at this pending transfer at the deadline, see crate::expiry
 //! t                 the newest client time of imported transfers, varint milliseconds
 //! m                 16 bytes 0xff: to earlier versions, a bound of the recorded UUIDs of version 7
@@ -45,6 +47,7 @@ pub(super) const HISTORY: u8 = b'h';
 pub(super) const PENDING: u8 = b'p';
 pub(super) const REVERTS: u8 = b'r';
 pub(super) const FENCES: u8 = b'f';
+pub(super) const REFERENCES: u8 = b'w';
 /// The keyspace of the expiry index, whose subjects are pending transfers' ids.
 pub(super) const EXPIRIES: [u8; 2] = [FACE, b'x'];
 /// Where earlier versions keep a bound above which they look up no id. It is the largest of all, so that they
@@ -67,7 +70,11 @@ pub(super) fn id_key(space: u8, id: u128) -> [u8; 18] {
 }
 
 pub(super) fn number_key(number: &str) -> Vec<u8> {
-    [&[FACE, NUMBERS], number.as_bytes()].concat()
+    text_key(NUMBERS, number)
+}
+
+pub(super) fn text_key(space: u8, text: &str) -> Vec<u8> {
+    [&[FACE, space], text.as_bytes()].concat()
 }
 
 pub(super) fn currency_key(currency: Currency) -> [u8; 10] {

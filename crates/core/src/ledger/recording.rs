@@ -33,6 +33,9 @@ impl Run<'_, '_> {
             if let Some(places) = &mut self.places {
                 places.insert(transfer.id, position);
             }
+            if let Some(rows) = &mut self.rows {
+                rows.note(transfer, position);
+            }
         }
         let mut detail = None;
         if let Some(effect) = effect {
@@ -74,6 +77,10 @@ impl Run<'_, '_> {
         self.write_pendings();
         self.write_reverts();
         self.write_import();
+        self.write_references();
+        if let Some(rows) = &self.rows {
+            rows.write(self.tx, revision);
+        }
         self.replies
     }
 

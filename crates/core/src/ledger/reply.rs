@@ -3,6 +3,7 @@
 use super::code::Code;
 use super::command::Status;
 use super::currency::Currency;
+use super::indexes::Indexes;
 use super::journal::{Entry, Resolution};
 use super::record::{AccountRecord, Balances, PendingState};
 use crate::store::StoreError;
@@ -30,6 +31,8 @@ pub enum Response {
     Account(Result<Box<AccountRecord>, AccountCode>),
     /// To a new currency.
     Currency(Result<(), AccountCode>),
+    /// To a change of the indexes: those that are on now.
+    Indexes(Indexes),
     /// The request's key was used before, for something else. Nothing was done.
     KeyConflict,
     /// The batch before it on its stream is not recorded. Nothing was done.

@@ -2,6 +2,7 @@
 //! (answering ids that were used before) and `recording.rs` (writing).
 
 use super::hot::Hot;
+use super::indexes::{Indexes, Rows};
 use super::journal::{PART_TRANSFERS, Resolution};
 use super::record::{Balances, PendingRecord};
 use super::reply::{Detail, TransferReply};
@@ -50,6 +51,12 @@ pub(super) struct Run<'m, 's> {
     /// The newest client time of imported transfers, once one was looked at.
     pub(super) imported_ms: Option<u64>,
     pub(super) undo_imported_ms: Option<u64>,
+    /// The rows of the indexes that are on.
+    pub(super) rows: Option<Rows>,
+    pub(super) unique_references: bool,
+    /// The references taken, with the transfers that have taken them.
+    pub(super) references: BTreeMap<String, u128>,
+    pub(super) undo_references: Vec<String>,
     pub(super) replies: Vec<TransferReply>,
     /// The reply of each recorded position.
     pub(super) reply_of: Vec<u32>,
@@ -61,6 +68,7 @@ impl<'m, 's> Run<'m, 's> {
         hot: &'m mut Hot,
         stretch: &'m mut Stretch,
         expiries: &'m mut ExpiryIndex,
+        indexes: Indexes,
         details: bool,
         count: usize,
     ) -> Self {
@@ -86,6 +94,10 @@ impl<'m, 's> Run<'m, 's> {
             undo_reverts: Vec::new(),
             imported_ms: None,
             undo_imported_ms: None,
+            rows: Rows::of(indexes),
+            unique_references: indexes.unique_references().is_some(),
+            references: BTreeMap::new(),
+            undo_references: Vec::new(),
             replies: Vec::with_capacity(count),
             reply_of: Vec::with_capacity(count),
         }

@@ -13,6 +13,7 @@
 //! try MS TRANSFER; TRANSFER; ...    as do, in a dry run, so many milliseconds from now      try-keyed KEY FINGERPRINT TRANSFER; ...
 //! fenced STREAM NUMBER AFTER TRANSFER; TRANSFER; ...
 //! keyed KEY FINGERPRINT TRANSFER; TRANSFER; ...   keyed-account KEY FINGERPRINT ID CURRENCY
+//! indexes [on=NUMBER,NUMBER,...] [unique]
 //! show ID [at=REVISION]   accounts [after=ID] [limit=N] [at=REVISION]   number NUMBER   transfer ID
 //! statement ID [before=REVISION.POSITION] [since=REVISION] [limit=N]   journal FROM   revision-at STAMP
 //! ```
@@ -93,6 +94,12 @@ fn run(world: &mut World<'_>, line: &Line<'_>) -> bool {
                 world.say(format!("{}; {}", account_text(record), balances_text(balances)));
             }
             world.say(if page.more { "more" } else { "end" });
+        }
+        "indexes" => {
+            let on = line.option("on").map_or(Vec::new(), |on| on.split(',').map(number).collect());
+            let wanted = SetIndexes { on, unique_references: line.has("unique") };
+            let response = apply(world, Operation::SetIndexes(wanted).into_command());
+            world.say(format!("{response:?}"));
         }
         "number" => {
             let found = account_by_number(world.view(), words[0]).unwrap();

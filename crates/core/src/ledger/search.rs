@@ -7,7 +7,7 @@
 //! next one goes on. A read gives up to 64 transfers.
 
 use super::code::Code;
-use super::journal::{self, Entry, Journal};
+use super::journal::{self, Entry, Journal, PART_TRANSFERS};
 use super::plan::{Piece, legs, pieces};
 use super::query::{revision_at, view_of};
 use super::record::PendingState;
@@ -216,8 +216,10 @@ impl Page<'_, '_> {
         let missing = || StoreError::new("read the journal", "a part that an index names is missing");
         let Journal::Transfers(mut entries) = journal::decode_journal(&key, &value.ok_or_else(missing)?)?
         else {
-            // Accounts or a currency, which are all that their revision has.
-            let place = (revision, if self.search.order == Order::Ascending { u32::MAX } else { 0 });
+            // Accounts or a currency. Transfers may follow in other parts, with the positions of those.
+            let first = u32::from(part) * PART_TRANSFERS;
+            let last = first + PART_TRANSFERS - 1;
+            let place = (revision, if self.search.order == Order::Ascending { last } else { first });
             if is_beyond(self.search.order, self.search.after, place) {
                 self.last = Some(place);
             }

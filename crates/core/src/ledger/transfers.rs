@@ -32,8 +32,15 @@ impl Run<'_, '_> {
         self.forget_undo();
         let mut effects = Vec::with_capacity(members.len());
         for (place, (transfer, _)) in members.iter().enumerate() {
-            match self.attempt(transfer)? {
-                Ok(effect) => effects.push(effect),
+            let verdict = match self.reference_is_taken(transfer)? {
+                true => Err(Code::ReferenceTaken),
+                false => self.attempt(transfer)?,
+            };
+            match verdict {
+                Ok(effect) => {
+                    self.take_reference(transfer);
+                    effects.push(effect);
+                }
                 Err(code) => {
                     self.roll_back();
                     for (other, member) in members.iter().enumerate() {
@@ -328,6 +335,7 @@ impl Run<'_, '_> {
         self.undo_pendings.clear();
         self.undo_reverts.clear();
         self.undo_imported_ms = None;
+        self.undo_references.clear();
     }
 
     fn roll_back(&mut self) {
@@ -346,6 +354,9 @@ impl Run<'_, '_> {
         }
         for reverted in self.undo_reverts.drain(..) {
             self.reverts.remove(&reverted);
+        }
+        for reference in self.undo_references.drain(..) {
+            self.references.remove(&reference);
         }
     }
 }

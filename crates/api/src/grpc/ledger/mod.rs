@@ -6,6 +6,7 @@
 
 mod accounts;
 mod events;
+mod indexes;
 mod lookup;
 mod query;
 mod refusal;
@@ -96,6 +97,41 @@ impl ledger_server::Ledger for Ledger {
         request: Request<pb::QueryTransfersRequest>,
     ) -> Result<Response<pb::QueryTransfersResponse>, Status> {
         Ok(Response::new(query::transfers(&self.book, request.into_inner()).await?))
+    }
+
+    async fn query_accounts(
+        &self,
+        request: Request<pb::QueryAccountsRequest>,
+    ) -> Result<Response<pb::QueryAccountsResponse>, Status> {
+        Ok(Response::new(query::accounts(&self.book, request.into_inner()).await?))
+    }
+
+    async fn sum_balances(
+        &self,
+        request: Request<pb::SumBalancesRequest>,
+    ) -> Result<Response<pb::SumBalancesResponse>, Status> {
+        Ok(Response::new(query::sums(&self.book, request.into_inner()).await?))
+    }
+
+    async fn get_indexes(
+        &self,
+        request: Request<pb::GetIndexesRequest>,
+    ) -> Result<Response<pb::IndexesResponse>, Status> {
+        Ok(Response::new(indexes::get(&self.book, request.into_inner()).await?))
+    }
+
+    async fn set_indexes(
+        &self,
+        request: Request<pb::SetIndexesRequest>,
+    ) -> Result<Response<pb::IndexesResponse>, Status> {
+        Ok(Response::new(indexes::set(&self.book, request.into_inner()).await?))
+    }
+
+    async fn index_rows(
+        &self,
+        request: Request<pb::IndexRowsRequest>,
+    ) -> Result<Response<pb::IndexRowsResponse>, Status> {
+        Ok(Response::new(indexes::rows(&self.book, request.into_inner()).await?))
     }
 
     async fn lookup_transfers(

@@ -1,11 +1,11 @@
-//! Transfers by what they hold.
+//! Transfers and accounts by what they hold, and sums of accounts.
 
 use super::translate;
 use crate::consistency;
 use crate::error::Error;
-use crate::ledger::{Book, TransferQuery, query_transfers};
+use crate::ledger::{Book, TransferQuery, query_accounts, query_transfers, sum_balances};
 use crate::page::PageSizes;
-use quoin_core::ledger::{Filter, Outcome, PendingState, Side};
+use quoin_core::ledger::{AccountFilter, Currency, Filter, Outcome, PendingState, Side, Sum};
 use quoin_core::{Order, Stamp};
 use quoin_proto::quoin::ledger::v1 as pb;
 
@@ -24,6 +24,39 @@ pub(super) async fn transfers(
     let page = page.await?;
     let cursor = page.next.map(|(_, cursor)| cursor).unwrap_or_default();
     Ok(pb::QueryTransfersResponse { transfers: page.found, cursor, revision })
+}
+
+pub(super) async fn accounts(
+    book: &Book,
+    request: pb::QueryAccountsRequest,
+) -> Result<pb::QueryAccountsResponse, Error> {
+    let pb::QueryAccountsRequest { prefix, currency, user_data, limit, cursor, consistency: asked } = request;
+    let problem = |problem: String| Error::invalid(format_args!("currency: {problem}"));
+    let currency = given(currency).map(|code| code.parse().map_err(problem)).transpose()?;
+    let filter = AccountFilter { prefix, currency, user_data: given(user_data) };
+    let limit = PAGE.of_field(limit)?;
+    let view = book.view(consistency::of(asked.as_ref())).await?;
+    let revision = view.progress().revision.0;
+    let (found, next) = query_accounts(book, view, filter, limit, &cursor).await?;
+    let accounts = found.iter().map(translate::account).collect();
+    Ok(pb::QueryAccountsResponse { accounts, cursor: next.unwrap_or_default(), revision })
+}
+
+pub(super) async fn sums(
+    book: &Book,
+    request: pb::SumBalancesRequest,
+) -> Result<pb::SumBalancesResponse, Error> {
+    let pb::SumBalancesRequest { prefix, revision, cursor, consistency: asked } = request;
+    let view = book.view(consistency::of(asked.as_ref())).await?;
+    let (page, at, next) = sum_balances(book, view, prefix, given(revision), &cursor).await?;
+    let sum = |(currency, sum): (&Currency, &Sum)| pb::CurrencySum {
+        currency: currency.to_string(),
+        scale: sum.scale,
+        accounts: sum.accounts,
+        balances: Some(translate::balances(&sum.balances)),
+    };
+    let sums = page.sums.iter().map(sum).collect();
+    Ok(pb::SumBalancesResponse { sums, cursor: next.unwrap_or_default(), revision: at.0 })
 }
 
 fn translated(request: &pb::QueryTransfersRequest) -> Result<TransferQuery, Error> {

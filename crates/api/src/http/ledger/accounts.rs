@@ -3,8 +3,8 @@
 use super::desk::{Desk, page_size, place};
 use super::ids;
 use super::model::{
-    Account, AccountPage, AccountPatch, AccountResult, AccountResults, AccountStatus, After, At, Balance,
-    Before, Line, NewAccount, NewAccounts, NewCurrency, Rule, StatementPage, Transfer, Unit, shown,
+    Account, AccountPatch, AccountResult, AccountResults, AccountStatus, At, Balance, Before, Line,
+    NewAccount, NewAccounts, NewCurrency, Rule, StatementPage, Transfer, Unit, shown,
 };
 use crate::commands::long_read;
 use crate::error::{Error, Kind};
@@ -177,26 +177,6 @@ pub(super) async fn get(
     }
     let account = account_at(view, id, revision).await.map_err(account_problem)?;
     Ok(Json(Account::with_balances(&account)))
-}
-
-/// List accounts by id
-#[utoipa::path(get, path = "/v1/accounts", operation_id = "list_accounts", tag = "accounts", params(After),
-    responses((status = 200, body = AccountPage), (status = "4XX", body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn list(
-    State(desk): State<Desk>,
-    Params(page): Params<After>,
-) -> Result<Json<AccountPage>, Problem> {
-    let after = page.after.as_deref().map(|after| ids::uuid(after, "after")).transpose()?;
-    let limit = page_size(page.limit)?;
-    let view = desk.read(page.local, page.lag_entries_max, page.lag_ms_max).await?;
-    let found = long_read(move || ledger::accounts(view.view(), after, Revision(u64::MAX), limit)).await?;
-    if found.items.is_empty() && after.is_some() {
-        return Err(
-            Problem::not_found("page_beyond_end", "there is no account after this one").named("after")
-        );
-    }
-    let next = found.items.last().filter(|_| found.more).map(|last| shown(last.record.id()));
-    Ok(Json(AccountPage { accounts: found.items.iter().map(Account::with_balances).collect(), next }))
 }
 
 /// Change status, limit, user data or metadata

@@ -5,8 +5,10 @@
 
 mod accounts;
 mod desk;
+mod directory;
 mod events;
 mod ids;
+mod indexes;
 mod lookup;
 mod model;
 mod query;
@@ -31,8 +33,10 @@ use utoipa::OpenApi;
 /// The ledger's pages.
 pub(super) fn routes(book: Book, life: Life) -> Router {
     Router::new()
-        .route("/v1/accounts", post(accounts::create).get(accounts::list))
+        .route("/v1/accounts", post(accounts::create).get(directory::list))
         .route("/v1/accounts/lookup", post(lookup::accounts))
+        .route("/v1/indexes", get(indexes::get).put(indexes::put))
+        .route("/v1/balances", get(directory::sums))
         .route("/v1/accounts/batch", post(accounts::create_many))
         .route("/v1/accounts/{account}", get(accounts::get).patch(accounts::patch))
         .route("/v1/accounts/{account}/statement", get(accounts::statement))
@@ -57,11 +61,14 @@ pub(super) fn routes(book: Book, life: Life) -> Router {
     accounts::create,
     accounts::create_many,
     accounts::get,
-    accounts::list,
+    directory::list,
+    directory::sums,
     accounts::patch,
     accounts::statement,
     accounts::get_currency,
     accounts::put_currency,
+    indexes::get,
+    indexes::put,
     lookup::accounts,
     lookup::transfers,
     transfers::create,

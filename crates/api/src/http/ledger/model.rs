@@ -215,13 +215,38 @@ pub(super) fn shown(id: u128) -> String {
     Uuid::from_u128(id).to_string()
 }
 
-/// A page of accounts, by id.
+/// A page of accounts.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct AccountPage {
     pub(super) accounts: Vec<Account>,
-    /// The `after` of the next page; absent at the end.
+    /// Of a list of all accounts: the `after` of the next page; absent at the end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) next: Option<String>,
+    /// Of a list of some accounts: the `cursor` of the next page, with the other parameters unchanged; absent at the end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) cursor: Option<String>,
+}
+
+/// What the accounts of one currency hold together.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct CurrencySum {
+    pub(super) currency: String,
+    /// How many accounts there are.
+    pub(super) accounts: u64,
+    #[serde(flatten)]
+    pub(super) total: Balance,
+}
+
+/// The sums of a page of accounts, to be added to those of the other pages.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct SumPage {
+    /// By currency.
+    pub(super) sums: Vec<CurrencySum>,
+    /// The revision that all pages show.
+    pub(super) revision: u64,
+    /// The `cursor` of the next page, with the other parameters unchanged; absent at the end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) cursor: Option<String>,
 }
 
 /// Accounts to create together, each with its own result, but for linked ones: all of a chain are created, or none is.
@@ -901,22 +926,95 @@ pub(crate) struct Fresh {
     pub(super) lag_ms_max: Option<u64>,
 }
 
-/// A page of a list.
+/// Which accounts to list.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields, default)]
 #[into_params(parameter_in = Query)]
-pub(crate) struct After {
-    /// The `next` of the previous page.
-    pub(super) after: Option<String>,
+pub(crate) struct AccountQuery {
+    /// Whose numbers begin like this.
+    pub(super) prefix: Option<String>,
+    /// In this currency.
+    pub(super) currency: Option<String>,
+    /// With this user data.
+    pub(super) user_data: Option<String>,
     /// The page size, by default 100.
     #[param(minimum = 1, maximum = 1000)]
     pub(super) limit: Option<u32>,
+    /// The `cursor` of the previous page.
+    pub(super) cursor: Option<String>,
+    /// Instead, for all accounts: the `next` of the previous page.
+    pub(super) after: Option<String>,
     /// Read this replica's state, which may be older than what was answered before.
     pub(super) local: bool,
     /// Only with `local`: answer 503 if the replica is more log entries behind.
     pub(super) lag_entries_max: Option<u64>,
     /// Only with `local`: answer 503 if the replica was last up to date more milliseconds ago.
     pub(super) lag_ms_max: Option<u64>,
+}
+
+/// Which accounts to add up.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields, default)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct SumQuery {
+    /// Those whose numbers begin like this.
+    #[param(required = true)]
+    pub(super) prefix: String,
+    /// As of this revision, which must not be in the future.
+    pub(super) at_revision: Option<u64>,
+    /// The `cursor` of the previous page.
+    pub(super) cursor: Option<String>,
+    /// Read this replica's state, which may be older than what was answered before.
+    pub(super) local: bool,
+    /// Only with `local`: answer 503 if the replica is more log entries behind.
+    pub(super) lag_entries_max: Option<u64>,
+    /// Only with `local`: answer 503 if the replica was last up to date more milliseconds ago.
+    pub(super) lag_ms_max: Option<u64>,
+}
+
+/// An index of transfers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum IndexName {
+    Reference,
+    #[serde(rename = "user_data_128")]
+    UserData128,
+    #[serde(rename = "user_data_64")]
+    UserData64,
+    #[serde(rename = "user_data_32")]
+    UserData32,
+    Code,
+}
+
+/// Indexes to keep from now on.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NewIndexes {
+    /// All others are switched off.
+    #[serde(deserialize_with = "lists::values::<_, _, 5>")]
+    pub(super) on: Vec<IndexName>,
+    /// Refuse a single or pending transfer (`reference_taken`) if another one since then has its reference.
+    #[serde(default)]
+    pub(super) unique_references: bool,
+}
+
+/// An index that is kept.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct IndexSince {
+    pub(super) index: IndexName,
+    /// The first revision in it. Earlier transfers are found by reading the journal.
+    pub(super) since_revision: u64,
+}
+
+/// The indexes that are kept.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct IndexStates {
+    pub(super) on: Vec<IndexSince>,
+    /// From this revision on references are unique; absent if they need not be.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) unique_references_since: Option<u64>,
+    /// The newest revision.
+    pub(super) revision: u64,
 }
 
 /// An account's side of a transfer.

@@ -448,6 +448,79 @@ fn transfers_are_found_by_what_they_hold_and_a_cursor_goes_on_with_its_own_query
     });
 }
 
+#[test]
+fn accounts_are_found_and_added_up_by_the_beginning_of_their_numbers() {
+    with_pages(async |mut pages| {
+        for (number, amount) in [("shop:1", "1"), ("shop:2", "2"), ("shop", "4"), ("till:1", "8")] {
+            let account = json!({"number": number, "currency": "EUR", "user_data": number[4..]});
+            assert_eq!(pages.ask("POST", "/v1/accounts", None, &account).await.0, 201);
+            let deposit = json!({"account": number, "amount": amount, "currency": "EUR"});
+            assert_eq!(pages.ask("POST", "/v1/deposits", None, &deposit).await.0, 201);
+        }
+        let names = |page: &Value| -> Vec<String> {
+            page["accounts"].as_array().unwrap().iter().map(|one| one["number"].to_string()).collect()
+        };
+        let (_, first) = pages.get("/v1/accounts?prefix=shop&limit=2").await;
+        assert_eq!(
+            (names(&first), &first["next"]),
+            (vec!["\"shop\"".into(), "\"shop:1\"".into()], &Value::Null)
+        );
+        let cursor = first["cursor"].as_str().unwrap();
+        let (_, rest) = pages.get(&format!("/v1/accounts?prefix=shop&limit=2&cursor={cursor}")).await;
+        assert_eq!((names(&rest), &rest["cursor"]), (vec!["\"shop:2\"".into()], &Value::Null));
+        let (_, found) = pages.get("/v1/accounts?user_data=:1&currency=EUR").await;
+        assert_eq!(names(&found).len(), 2);
+        let (status, sums) = pages.get("/v1/balances?prefix=shop:").await;
+        let sum = &sums["sums"][0];
+        assert_eq!((status, &sum["accounts"], &sum["balance"]), (200, &2.into(), &"3.00".into()));
+        let revision = sums["revision"].as_u64().unwrap();
+        let (_, sums) = pages.get(&format!("/v1/balances?prefix=shop:&at_revision={}", revision - 4)).await;
+        assert_eq!(sums["sums"][0]["balance"], "3.00");
+        let (_, sums) = pages.get(&format!("/v1/balances?prefix=shop:&at_revision={}", revision - 6)).await;
+        assert_eq!((&sums["sums"][0]["balance"], &sums["sums"][0]["accounts"]), (&"1.00".into(), &1.into()));
+        for (path, field) in [
+            (format!("/v1/accounts?prefix=till&cursor={cursor}"), "cursor"),
+            (format!("/v1/accounts?prefix=shop&after={ALICE}"), "after"),
+            ("/v1/accounts?currency=eur".into(), "currency"),
+            (format!("/v1/balances?prefix=shop&cursor={cursor}"), "cursor"),
+            ("/v1/balances".into(), "prefix"),
+        ] {
+            let (status, problem) = pages.get(&path).await;
+            assert_eq!((status, problem["field"].as_str()), (400, Some(field)), "{path}: {problem}");
+        }
+        let (status, problem) =
+            pages.get(&format!("/v1/balances?prefix=s&at_revision={}", revision + 1)).await;
+        assert_eq!((status, &problem["type"]), (400, &"urn:quoin:problem:out_of_range".into()));
+    });
+}
+
+#[test]
+fn indexes_are_switched_on_and_change_nothing_but_the_uniqueness_of_references() {
+    with_pages(async |mut pages| {
+        let mut transfer = single("1");
+        transfer["reference"] = "rent".into();
+        assert_eq!(pages.ask("POST", "/v1/transfers", None, &transfer).await.0, 201);
+        let none = pages.get("/v1/indexes").await.1;
+        assert_eq!((&none["on"], &none["unique_references_since"]), (&json!([]), &Value::Null));
+        let next = none["revision"].as_u64().unwrap() + 1;
+        let wanted = json!({"on": ["reference", "user_data_128"], "unique_references": true});
+        let (status, set) = pages.ask("PUT", "/v1/indexes", None, &wanted).await;
+        assert_eq!((status, &set["unique_references_since"]), (200, &next.into()));
+        assert_eq!(set["on"][1], json!({"index": "user_data_128", "since_revision": next}));
+        assert_eq!(pages.get("/v1/indexes").await.1["on"], set["on"]);
+        assert_eq!(pages.ask("POST", "/v1/transfers", None, &transfer).await.0, 201);
+        let (status, problem) = pages.ask("POST", "/v1/transfers", None, &transfer).await;
+        assert_eq!((status, &problem["type"]), (422, &"urn:quoin:problem:reference_taken".into()));
+        for query in ["&reference=rent", "&reference=rent&order=newest"] {
+            assert_eq!(queried(&mut pages, query, 2).await.len(), 3, "before and since, refused ones too");
+        }
+        for (body, field) in [(json!({"on": ["name"]}), "on[0]"), (json!({"on": vec!["code"; 6]}), "on")] {
+            let (status, problem) = pages.ask("PUT", "/v1/indexes", None, &body).await;
+            assert_eq!((status, problem["field"].as_str()), (400, Some(field)), "{problem}");
+        }
+    });
+}
+
 fn malformed<T: serde::de::DeserializeOwned>(json: &str) -> Option<String> {
     serde_json::from_str::<T>(json).map(drop).map_err(|error| error.to_string()).err()
 }
