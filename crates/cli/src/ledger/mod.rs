@@ -2,12 +2,15 @@
 //! are decimal.
 //!
 //! `account.rs`, `transfer.rs` and `statement.rs` are the daily commands. `journal.rs` reads everything that
-//! happened, for `export.rs` (CSV, Parquet) and `verify.rs` (the proof).
+//! happened, for `export.rs` (CSV, Parquet), `verify.rs` (the proof) and `proof.rs` (that of the indexes); `query.rs`
+//! finds transfers and adds accounts up.
 
 mod account;
 mod client;
 mod export;
 mod journal;
+mod proof;
+mod query;
 mod statement;
 mod transfer;
 mod verify;
@@ -46,9 +49,15 @@ pub(crate) enum Ledger {
     Revert(transfer::Revert),
     /// Show an account's transfers with the balance after each, newest first
     Statement(statement::Statement),
+    /// Find transfers by account, reference, code, user data or status
+    Transfers(query::Transfers),
+    /// Add up the balances of all accounts whose numbers begin alike
+    Sum(query::Sum),
+    /// Show or set which indexes make finding transfers fast, and whether references are unique
+    Indexes(query::Indexes),
     /// Write all transfers to a CSV or Parquet file
     Export(export::Export),
-    /// Replay all transfers; prove that balances sum to zero and that each follows from its transfers
+    /// Replay all transfers; prove that balances sum to zero, that each follows from its transfers, and the indexes
     Verify {
         #[command(flatten)]
         connection: Connection,
@@ -69,6 +78,9 @@ pub(crate) async fn run(ledger: Ledger) -> Result<ExitCode> {
         Ledger::Void(void) => transfer::void(void).await,
         Ledger::Revert(revert) => transfer::revert(revert).await,
         Ledger::Statement(statement) => statement::statement(statement).await,
+        Ledger::Transfers(wanted) => query::transfers(wanted).await,
+        Ledger::Sum(wanted) => query::sum(wanted).await,
+        Ledger::Indexes(wanted) => query::indexes(wanted).await,
         Ledger::Export(export) => export::run(export).await,
         Ledger::Verify { connection } => verify::run(&connection).await,
     }

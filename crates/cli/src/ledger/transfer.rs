@@ -84,7 +84,7 @@ pub(crate) struct Revert {
     connection: Connection,
 }
 
-/// Id and reference of a transfer.
+/// Id of a transfer, and what is kept with it.
 #[derive(Args)]
 pub(crate) struct Label {
     /// Id of the transfer; with it the command can be repeated [default: a new id]
@@ -96,6 +96,38 @@ pub(crate) struct Label {
     /// Only say what would be done; nothing is recorded
     #[arg(long)]
     dry_run: bool,
+    /// Purpose of the transfer, as a number
+    #[arg(long, default_value_t = 0, hide_default_value = true)]
+    code: u32,
+    /// Number of 128 bits to keep with the transfer
+    #[arg(long, default_value_t = 0, hide_default_value = true, value_name = "NUMBER")]
+    user_data_128: u128,
+    /// Number of 64 bits to keep with the transfer
+    #[arg(long, default_value_t = 0, hide_default_value = true, value_name = "NUMBER")]
+    user_data_64: u64,
+    /// Number of 32 bits to keep with the transfer
+    #[arg(long, default_value_t = 0, hide_default_value = true, value_name = "NUMBER")]
+    user_data_32: u32,
+    /// Text to keep with the transfer, by name; repeatable
+    #[arg(long = "meta", value_name = "NAME=VALUE")]
+    metadata: Vec<String>,
+}
+
+impl Label {
+    /// Adds all but the id to a transfer.
+    fn put_on(self, transfer: &mut pb::Transfer) -> Result<()> {
+        let (user_data_128, user_data_128_high) = halves(self.user_data_128);
+        let (user_data_64, user_data_32) = (self.user_data_64, self.user_data_32);
+        let pair = |pair: &String| {
+            let parts = pair.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
+            parts.with_context(|| format!("--meta {pair:?} is not NAME=VALUE"))
+        };
+        let metadata = self.metadata.iter().map(pair).collect::<Result<_>>()?;
+        let extra = pb::Extra { user_data_128, user_data_128_high, user_data_64, user_data_32, metadata };
+        transfer.extra = (extra != pb::Extra::default()).then(|| Box::new(extra));
+        (transfer.code, transfer.reference) = (self.code, self.reference);
+        Ok(())
+    }
 }
 
 pub(super) async fn transfer(wanted: Transfer) -> Result<ExitCode> {
@@ -172,13 +204,14 @@ async fn scale_of(client: &mut Client, transfer: Uuid) -> Result<u32> {
 async fn submit(
     connection: &Connection,
     mut client: Client,
-    transfer: pb::Transfer,
+    mut transfer: pb::Transfer,
     label: Label,
     moved_scale: Option<u32>,
 ) -> Result<ExitCode> {
     let id = label.id.unwrap_or_else(Uuid::now_v7);
-    let transfer = pb::Transfer { id: id_bytes(id), reference: label.reference, ..transfer };
     let dry_run = label.dry_run;
+    transfer.id = id_bytes(id);
+    label.put_on(&mut transfer)?;
     let request = pb::CreateTransfersRequest { transfers: vec![transfer], dry_run, ..Default::default() };
     let answer = client.create_transfers(request).await?.into_inner();
     let result = answer.results.first().context("an answer without a result")?;

@@ -1,9 +1,10 @@
 //! `quoin ledger verify`: the proof that no cent is lost. It replays every recorded transfer on the client's
 //! side and checks each account's balances, its overdraft rule and maximum, and that the balances of each currency sum to
-//! zero.
+//! zero; and what the indexes hold (`proof.rs`).
 
 use super::client::{Client, client, id_text, join};
 use super::journal::{Entry, Journal};
+use super::proof::Indexes;
 use crate::connection::Connection;
 use crate::outcome::REFUSED;
 use anyhow::{Context, Result};
@@ -54,8 +55,11 @@ pub(super) async fn run(connection: &Connection) -> Result<ExitCode> {
         "{transfers} transfers replayed up to revision {revision} ({refused} refused), {accounts} accounts in \
          {currencies} currencies"
     );
-    let verdict =
-        if problems.is_empty() { "proven: all sums are zero, all balances equal" } else { "NOT PROVEN" };
+    let verdict = if problems.is_empty() {
+        "proven: all sums are zero, all balances and indexes equal"
+    } else {
+        "NOT PROVEN"
+    };
     let machine = json!({ "revision": revision, "transfers": transfers, "refused": refused, "accounts": accounts,
         "currencies": currencies, "problems": problems });
     let people =
@@ -66,11 +70,14 @@ pub(super) async fn run(connection: &Connection) -> Result<ExitCode> {
 
 /// Replays the whole journal and compares.
 pub(crate) async fn prove(client: &mut Client) -> Result<Proof> {
+    let mut indexes = Indexes::open(client).await?;
     let mut journal = Journal::open(client).await?;
     let mut replay = Replay::default();
     while let Some(entries) = journal.next().await? {
         entries.iter().for_each(|entry| replay.take(entry));
+        entries.iter().for_each(|entry| indexes.take(entry));
     }
+    indexes.compare(client, journal.until, &mut replay.problems).await?;
     let mut currencies: BTreeMap<String, Sums> = BTreeMap::new();
     let (mut after, mut accounts) = (Bytes::new(), 0);
     loop {
