@@ -33,6 +33,8 @@ enum Check {
     /// They are those of a method.
     Method(usize),
     Passed,
+    /// It was turned away: what is still said to it is not for the port's protocol to send, or to cut short.
+    Refused,
 }
 
 impl Checked {
@@ -54,15 +56,21 @@ impl Checked {
             Check::Preface(seen) => check_preface(seen, bytes),
             Check::Method(seen) => check_method(seen, bytes),
             Check::Passed => return Ok(()),
+            Check::Refused => return Err(self.foreign()),
         };
         let Some(check) = passed else {
+            self.check = Check::Refused;
             self.refused.inc();
             self.port.turn_away(&self.stream, bytes);
-            let text = format!("not of the port's protocol ({:?})", self.port);
-            return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+            return Err(self.foreign());
         };
         self.check = check;
         Ok(())
+    }
+
+    fn foreign(&self) -> io::Error {
+        let text = format!("not of the port's protocol ({:?})", self.port);
+        io::Error::new(io::ErrorKind::InvalidData, text)
     }
 }
 
@@ -176,6 +184,10 @@ impl AsyncWrite for Checked {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.check == Check::Refused {
+            // Whoever turns it away ends it.
+            return Poll::Ready(Ok(()));
+        }
         Pin::new(&mut self.stream).poll_shutdown(context)
     }
 }

@@ -120,6 +120,21 @@ mod tests {
         }
     }
 
+    /// The connection was closed before the answer was sent.
+    #[tokio::test]
+    async fn a_client_of_another_protocol_is_told_where_it_is() {
+        let server = started().await;
+        for begun in ["PING\r\n", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0"] {
+            let mut stream = TcpStream::connect(server.address).await.unwrap();
+            stream.write_all(begun.as_bytes()).await.unwrap();
+            let mut answer = Vec::new();
+            let read = tokio::time::timeout(Duration::from_secs(60), stream.read_to_end(&mut answer)).await;
+            read.expect("the connection is closed").unwrap();
+            let text = String::from_utf8_lossy(&answer);
+            assert!(text.contains("this is Quoin's HTTP port"), "{begun:?}: {text:?}");
+        }
+    }
+
     #[tokio::test]
     async fn a_stop_lets_requests_under_way_end_and_closes_idle_connections() {
         let mut server = started().await;
