@@ -70,7 +70,7 @@ mod tests {
         let document = serde_json::to_value(document()).unwrap();
         assert_eq!(document["openapi"], "3.1.0");
         let paths = document["paths"].as_object().unwrap();
-        assert_eq!(paths.len(), 29);
+        assert_eq!(paths.len(), 31);
         assert!(document["components"]["schemas"]["Problem"]["properties"]["type"].is_object());
         let text = document.to_string();
         assert!(!text.contains("\"type\":\"number\""), "amounts are never floats");

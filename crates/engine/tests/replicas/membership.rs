@@ -44,7 +44,9 @@ async fn a_learner_joins_is_promoted_and_removed_and_told_so() {
     let in_sync = || progress_of(&leader, 4).is_some_and(|(matched, _)| matched >= leader.raft().committed);
     until(&leader, "the learner to catch up", in_sync).await;
     assert_eq!(read(&joined, "k49").await.unwrap(), "49");
-    assert!(joined.raft().learners.contains(&4) && !joined.raft().voters.contains(&4));
+    // What it says of itself is as of its last tick.
+    until(&joined, "it to be a learner", || joined.raft().learners.contains(&4)).await;
+    assert!(!joined.raft().voters.contains(&4));
 
     leader.change_members(MemberChange::Promote(4)).await.unwrap();
     until(&joined, "the vote", || joined.raft().voters.contains(&4)).await;
