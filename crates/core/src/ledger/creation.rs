@@ -18,12 +18,20 @@ use super::run::{Member, Run};
 use super::transfer::{Kind, Transfer};
 use crate::store::StoreError;
 use bytes::Bytes;
+use std::collections::HashSet;
 
 /// The accounts of one command while they are created.
 pub(super) struct Creation<'m, 's> {
     run: Run<'m, 's>,
     made: Vec<AccountRecord>,
     results: Vec<Result<AccountRecord, AccountCode>>,
+}
+
+/// The accounts of a chain before one of them: a chain may be as long as a batch.
+#[derive(Default)]
+struct Before<'a> {
+    ids: HashSet<u128>,
+    numbers: HashSet<&'a str>,
 }
 
 /// What is to be done about an account that may be created.
@@ -62,10 +70,15 @@ impl<'m, 's> Creation<'m, 's> {
 
     fn create(&mut self, chain: &[NewAccount]) -> Result<Result<(), (usize, AccountCode)>, StoreError> {
         let mut verdicts = Vec::with_capacity(chain.len());
+        let mut before = Before::default();
         for (place, new) in chain.iter().enumerate() {
-            match self.judge(new, &chain[..place])? {
+            match self.judge(new, &before)? {
                 Ok(verdict) => verdicts.push(verdict),
                 Err(code) => return Ok(Err((place, code))),
+            }
+            if new.linked {
+                before.ids.insert(new.id());
+                before.numbers.insert(&new.number);
             }
         }
         let before = self.made.len();
@@ -88,8 +101,8 @@ impl<'m, 's> Creation<'m, 's> {
         Ok(Ok(()))
     }
 
-    /// Whether an account can be created; `before` are those of its chain before it.
-    fn judge(&self, new: &NewAccount, before: &[NewAccount]) -> Done<Verdict> {
+    /// Whether an account can be created.
+    fn judge(&self, new: &NewAccount, before: &Before<'_>) -> Done<Verdict> {
         if record::is_reserved(new.id()) {
             return Ok(Err(AccountCode::IdReserved));
         }
@@ -120,12 +133,12 @@ impl<'m, 's> Creation<'m, 's> {
         let Some(scale) = currency_scale(tx.view(), currency)? else {
             return Ok(Err(AccountCode::CurrencyUnknown));
         };
-        if before.iter().any(|other| other.id() == id) {
+        if before.ids.contains(&id) {
             return Ok(Err(AccountCode::IdConflict));
         }
         if !new.number.is_empty()
             && (tx.get(&record::number_key(&new.number))?.is_some()
-                || before.iter().any(|other| other.number == new.number))
+                || before.numbers.contains(&new.number[..]))
         {
             return Ok(Err(AccountCode::NumberTaken));
         }
