@@ -11,14 +11,13 @@ use crate::error::{Error, Kind};
 use crate::http::answer::created;
 use crate::http::extract::{Body, Named, Params};
 use crate::http::problem::Problem;
-use crate::http::time;
 use crate::ledger::{account_at, check_past, check_texts};
 use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
+use quoin_core::Revision;
 use quoin_core::ledger::{self, ACCOUNTS_MAX, world_account};
-use quoin_core::{Revision, Stamp};
 use quoin_engine::Consistency;
 
 /// Create an account
@@ -162,10 +161,7 @@ pub(super) async fn get(
         (None, None) => Revision(u64::MAX),
         (Some(revision), None) => Revision(revision),
         (None, Some(text)) => {
-            let moment = time::parse(text).ok_or_else(|| {
-                Problem::field("at_time", "not a time in RFC 3339 and UTC, as 2026-11-21T09:45:00Z")
-            })?;
-            ledger::revision_at(view.view(), view.progress(), Stamp(moment))?
+            ledger::revision_at(view.view(), view.progress(), ids::moment(text, "at_time")?)?
         }
         (Some(_), Some(_)) => {
             return Err(Problem::field("at_time", "give either at_revision or at_time"));

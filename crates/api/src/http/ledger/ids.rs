@@ -1,7 +1,9 @@
-//! Ids, keys and amounts in the ledger's requests.
+//! Ids, keys, moments and amounts in the ledger's requests.
 
 use crate::http::problem::Problem;
+use crate::http::time;
 use axum::http::HeaderMap;
+use quoin_core::Stamp;
 use quoin_core::ledger::{AmountError, Currency, Key, parse_amount};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
@@ -115,6 +117,12 @@ pub(super) fn decimal<N: std::str::FromStr>(text: &str, field: &str) -> Result<N
 pub(super) fn currency(text: &str, field: &str) -> Result<Currency, Problem> {
     let shown: String = text.chars().take(64).collect();
     shown.parse().map_err(|problem: String| Problem::field(field, problem))
+}
+
+/// A moment in a query.
+pub(super) fn moment(text: &str, field: &str) -> Result<Stamp, Problem> {
+    let problem = || Problem::field(field, "not a time in RFC 3339 and UTC, as 2026-11-21T09:45:00Z");
+    time::parse(text).map(Stamp).ok_or_else(problem)
 }
 
 /// An amount above zero.

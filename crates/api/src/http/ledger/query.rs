@@ -6,12 +6,11 @@ use super::model::{Direction, SideName, Transfer, TransferFilter, TransferPage, 
 use super::units::Units;
 use crate::http::extract::Params;
 use crate::http::problem::Problem;
-use crate::http::time;
 use crate::ledger::{TransferQuery, query_transfers};
 use axum::Json;
 use axum::extract::State;
 use quoin_core::ledger::{Filter, Outcome, PendingState, Side};
-use quoin_core::{Order, Revision, Stamp};
+use quoin_core::{Order, Revision};
 
 /// List transfers, all or those that have all that is given
 ///
@@ -60,13 +59,8 @@ async fn filter(desk: &Desk, asked: &TransferFilter) -> Result<Filter, Problem> 
         Some(name) => Some(desk.account(name, "account").await?),
         None => None,
     };
-    let moment = |text: &Option<String>, field| {
-        let moment = text.as_deref().map(|text| {
-            let problem = || Problem::field(field, "not a time in RFC 3339 and UTC, as 2026-11-21T09:45:00Z");
-            time::parse(text).map(Stamp).ok_or_else(problem)
-        });
-        moment.transpose()
-    };
+    let moment =
+        |text: &Option<String>, field| text.as_deref().map(|text| ids::moment(text, field)).transpose();
     Ok(Filter {
         account,
         side: asked.side.map(|side| match side {
