@@ -100,7 +100,7 @@ pub(super) async fn layer(job: &Job) -> Result<Layer, FetchError> {
     }
     manifest.write(&partial)?;
     // Invariant: Whole when named.
-    let layer = match Layer::open(&partial, job.options) {
+    let layer = match Layer::open_foreign(&partial, job.options) {
         Ok(layer) => layer,
         Err(error) => {
             remove(&partial)?;
@@ -249,7 +249,7 @@ mod tests {
     fn no_more_is_copied_than_the_manifest_allows() {
         let folder = tempfile::tempdir().unwrap();
         let part = folder.path().join("values.part");
-        let entry = FileEntry { name: "values".into(), bytes: 10, count: 1, checksum: 1 };
+        let entry = FileEntry { name: "values".into(), bytes: 10, count: 1, checksum: 1, digest: None };
         // It says that it has no bytes.
         let copied = copy(Path::new("/proc/self/status"), &part, &entry);
         assert!(

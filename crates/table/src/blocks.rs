@@ -1,6 +1,7 @@
 //! A shard file as a sequence of blocks, each with a checksum: written from front to back, and checked as a
 //! whole.
 
+use crate::digest::{Digest, Hasher};
 use crate::error::FileError;
 use crate::format::{BLOCK, BODY, HEADER, Header, Seal, u32_at};
 use std::fs::File;
@@ -14,6 +15,7 @@ pub(crate) struct BlockWriter {
     first: Vec<u8>,
     current: Vec<u8>,
     checksums: Vec<u8>,
+    hasher: Hasher,
     position: u64,
 }
 
@@ -27,6 +29,7 @@ impl BlockWriter {
             first: Vec::new(),
             current: vec![0; BODY as usize],
             checksums: Vec::new(),
+            hasher: Hasher::default(),
             position: BODY,
         })
     }
@@ -53,7 +56,9 @@ impl BlockWriter {
     fn end_block(&mut self) -> Result<(), FileError> {
         self.checksums.extend(crc32c::crc32c(&self.current).to_le_bytes());
         let result = self.file.write_all(&self.current);
-        if self.checksums.len() == 4 {
+        let is_first = self.checksums.len() == 4;
+        self.hasher.update(&self.current[if is_first { HEADER } else { 0 }..]);
+        if is_first {
             self.first = std::mem::take(&mut self.current);
         }
         self.current.clear();
@@ -62,7 +67,7 @@ impl BlockWriter {
 
     /// Writes the last block, the checksums and the header, whose `checksums_crc` it fills in, and syncs the
     /// file.
-    pub(crate) fn finish(mut self, header: &mut Header) -> Result<Seal, FileError> {
+    pub(crate) fn finish(mut self, header: &mut Header) -> Result<(Seal, Digest), FileError> {
         if !self.current.is_empty() {
             self.end_block()?;
         }
@@ -79,7 +84,8 @@ impl BlockWriter {
             self.file.sync_all()
         })();
         written.map_err(|source| FileError::Io { file: self.path.clone(), source })?;
-        Ok(Seal::new(header, u32_at(&encoded, HEADER - 4)))
+        self.hasher.update(&self.checksums);
+        Ok((Seal::new(header, u32_at(&encoded, HEADER - 4)), self.hasher.finish(&encoded)))
     }
 }
 

@@ -7,8 +7,8 @@
 //! Deliberately absent: Raft, the network, and the choice of the active version. Those belong to the node.
 //!
 //! Reading order: [`schema`] and [`codec`] (what values are), docs/table-format.md and `format` (the bytes),
-//! `hash` and `pilots` (where a key is stored), `part`, `blocks` and `writer` (writing a file), `memory` and
-//! `shard` (opening one), `recheck` (reading one again), [`manifest`] (a folder), [`table`] (a batch over all shards), [`stack`] (patches),
+//! `hash` and `pilots` (where a key is stored), `part`, `blocks`, `digest` and `writer` (writing a file), `memory` and
+//! `shard` (opening one), `recheck` (reading one again), [`manifest`] (a folder), `folds` (which changes are in it), [`table`] (a batch over all shards), [`stack`] (patches),
 //! [`answer`] (a batch's values in one buffer), `build` (from Parquet, CSV and JSON lines; feature `build`).
 //!
 //! ```
@@ -34,7 +34,9 @@ mod blocks;
 pub mod build;
 pub mod codec;
 pub mod cut;
+mod digest;
 mod error;
+mod folds;
 mod format;
 mod hash;
 pub mod hex;
@@ -51,7 +53,9 @@ mod writer;
 
 pub use answer::Answer;
 pub use codec::{Codec, EncodeError, Form};
+pub use digest::Digest;
 pub use error::{FileError, TableError};
+pub use folds::{Folds, NotFolds};
 pub use format::Seal;
 pub use hash::shard_of;
 pub use manifest::{FileEntry, Manifest};

@@ -5,16 +5,18 @@
 //! last, under another name, and renamed.
 //!
 //! The id is a digest of everything that decides a lookup's answer, so tables with equal ids give equal
-//! answers.
+//! answers. In format 1 it was made of checksums, which can be forged: it tells such tables apart only where nobody
+//! means to mislead.
 //!
 //! Deliberately absent: the folder's location and its version number. Those belong to the server.
 
+use crate::digest::Digest;
 use crate::error::TableError;
 use crate::format::Seal;
 use crate::hex;
 use crate::schema::{SHARDS_MAX, Schema};
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
+use sha2::Sha256;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -22,18 +24,19 @@ use std::path::Path;
 pub const MANIFEST: &str = "manifest.json";
 /// The largest manifest that is read, in bytes: enough for 65,536 shards with their deletes.
 pub const MANIFEST_BYTES_MAX: u64 = 32 << 20;
-/// The metadata field that names the streamed changes contained in the files, as `REVISION@CLUSTER` with the
-/// cluster's id in hexadecimal.
+/// The metadata field with the note of the streamed changes contained in the files: see [`crate::Folds`].
 pub const FOLDS: &str = "folds";
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
+/// The format before, whose files have no digests. Still read.
+const FORMAT_OF_CHECKSUMS: u32 = 1;
 
 /// The contents of a table folder.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
-    /// The version of the manifest's and the files' format: 1.
+    /// The version of the manifest's format: 2, or 1, in which files have no digests.
     pub format: u32,
-    /// The digest of the content, 32 hexadecimal digits.
+    /// The digest of the content, 64 hexadecimal digits; in format 1, 32.
     pub id: String,
     /// The table's name.
     pub name: String,
@@ -79,12 +82,16 @@ pub struct FileEntry {
     /// See [`Seal::checksum`]; 16 hexadecimal digits in the manifest.
     #[serde(serialize_with = "write_checksum", deserialize_with = "read_checksum")]
     pub checksum: u64,
+    /// The digest of the file. None in format 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<Digest>,
 }
 
 impl FileEntry {
-    /// The entry of a file with this seal.
-    pub fn new(name: String, seal: Seal) -> Self {
-        Self { name, bytes: seal.bytes, count: seal.count, checksum: seal.checksum }
+    /// The entry of a file with this seal and digest, as [`crate::ShardWriter::finish`] returns them.
+    pub fn new(name: String, (seal, digest): (Seal, Digest)) -> Self {
+        let Seal { bytes, count, checksum } = seal;
+        Self { name, bytes, count, checksum, digest: Some(digest) }
     }
 
     /// The seal that the file must have.
@@ -142,7 +149,7 @@ impl Manifest {
         let Format { format } = serde_json::from_slice(text).map_err(malformed)?;
         if format > FORMAT {
             return Err(refuse(format!(
-                "format {format}, but this program reads format {FORMAT}: use the version of quoin that built it, or a \
+                "format {format}, but this program reads formats up to {FORMAT}: use the version of quoin that built it, or a \
                  newer one"
             )));
         }
@@ -192,8 +199,17 @@ impl Manifest {
     fn check(&self) -> Result<(), String> {
         self.schema.check()?;
         check_name(&self.name)?;
-        if self.format != FORMAT {
-            return Err(format!("format {}, but this program reads format {FORMAT}", self.format));
+        if ![FORMAT_OF_CHECKSUMS, FORMAT].contains(&self.format) {
+            return Err(format!("format {}, but this program reads formats 1 to {FORMAT}", self.format));
+        }
+        let misfit = |file: &&FileEntry| file.digest.is_some() != (self.format == FORMAT);
+        if let Some(file) = self.all_files().find(misfit) {
+            return Err(format!(
+                "format {}, in which the file {:?} should have {} digest",
+                self.format,
+                file.name,
+                if self.format == FORMAT { "a" } else { "no" }
+            ));
         }
         if self.shards == 0 || self.shards > SHARDS_MAX || self.files.len() != self.shards as usize {
             return Err(format!("{} shards, but {} files", self.shards, self.files.len()));
@@ -232,13 +248,27 @@ impl Manifest {
     }
 
     fn digest(&self) -> String {
+        if self.format == FORMAT_OF_CHECKSUMS {
+            return self.digest_of_checksums();
+        }
+        let files = |files: &[FileEntry]| -> Vec<_> {
+            files.iter().map(|file| (file.bytes, file.count, file.digest)).collect()
+        };
+        let content =
+            (self.format, &self.over, &self.schema, files(&self.files), files(&self.deletes), self.shards);
+        let text = serde_json::to_vec(&content).expect("strings and numbers are always JSON");
+        Digest::of(&text).to_string()
+    }
+
+    /// The id in format 1.
+    fn digest_of_checksums(&self) -> String {
         let files = |files: &[FileEntry]| -> Vec<_> {
             files.iter().map(|file| (file.bytes, file.count, file.checksum)).collect()
         };
         let content =
             (self.format, &self.over, &self.schema, files(&self.files), files(&self.deletes), self.shards);
         let text = serde_json::to_vec(&content).expect("strings and numbers are always JSON");
-        hex::encode(&Sha256::digest(text)[..16])
+        hex::encode(&<Sha256 as sha2::Digest>::digest(text)[..16])
     }
 }
 
@@ -277,7 +307,13 @@ mod tests {
     fn files_of_more_bytes_than_can_be_counted_are_refused() {
         let schema = Schema { layout: Layout::Fixed { width: 4 }, codec: Codec::Raw, default_row: None };
         let parsed = |bytes: u64, count: u64| {
-            let file = |name: &str| FileEntry { name: name.into(), bytes, count, checksum: 7 };
+            let file = |name: &str| FileEntry {
+                digest: Some(Digest::of(b"7")),
+                name: name.into(),
+                bytes,
+                count,
+                checksum: 7,
+            };
             let files = vec![file("a"), file("b")];
             let mut manifest =
                 Manifest::new("t", None, schema.clone(), Vec::new(), Vec::new(), BTreeMap::new());

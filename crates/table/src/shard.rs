@@ -7,6 +7,7 @@
 //! Deliberately absent: lookups. [`crate::Table`] finds keys over all shards at once.
 
 use crate::blocks;
+use crate::digest::Digest;
 use crate::error::FileError;
 use crate::format::{BLOCK, HEADER, Header, PartRecord, Seal, u32_at, u64_at};
 use crate::hash;
@@ -110,6 +111,11 @@ impl Shard {
     /// What identifies the file.
     pub fn seal(&self) -> Seal {
         Seal::new(&self.header, u32_at(self.memory.bytes(), HEADER - 4))
+    }
+
+    /// The digest of the file, which reads all of it.
+    pub fn digest(&self) -> Digest {
+        Digest::of_file(self.bytes())
     }
 
     #[inline]

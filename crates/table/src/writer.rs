@@ -4,6 +4,7 @@
 //! is called `NAME.partial`.
 
 use crate::blocks::BlockWriter;
+use crate::digest::Digest;
 use crate::error::FileError;
 use crate::format::{BLOCK, Header, PartRecord, Seal};
 use crate::part::{Part, Plan};
@@ -75,7 +76,7 @@ impl ShardWriter {
     ///
     /// # Panics
     /// If parts are missing.
-    pub fn finish(mut self) -> Result<Seal, FileError> {
+    pub fn finish(mut self) -> Result<(Seal, Digest), FileError> {
         assert_eq!(self.parts.len(), self.plan.parts as usize, "every part of the plan");
         let pilots_at = self.blocks.position();
         self.blocks.write(&self.pilots)?;
@@ -102,10 +103,10 @@ impl ShardWriter {
             checksums_at,
             checksums_crc: 0,
         };
-        let seal = self.blocks.finish(&mut header)?;
+        let sealed = self.blocks.finish(&mut header)?;
         std::fs::rename(partial(&self.path), &self.path)
             .map_err(|source| FileError::Io { file: self.path.clone(), source })?;
-        Ok(seal)
+        Ok(sealed)
     }
 }
 

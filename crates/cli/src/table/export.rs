@@ -42,7 +42,7 @@ pub(crate) async fn run(arguments: ExportChanges) -> Result<()> {
     let manifest = Manifest::parse(&over.manifest, Path::new(MANIFEST))?;
     let mut options = Options::new(&table, Vec::new(), output);
     options.over = Some(manifest);
-    options.metadata.insert(FOLDS.into(), format!("{}@{:x}", over.revision, over.cluster));
+    options.metadata.insert(FOLDS.into(), over.folds);
     effort.apply(&mut options);
     let (sender, receiver) = sync_channel(ANSWERS_WAITING);
     let bar = Bar::new();

@@ -240,11 +240,12 @@ pub(super) fn inspect(arguments: &Inspect) -> Result<()> {
     let files: Vec<Vec<String>> = manifest
         .all_files()
         .map(|file| {
-            let sum = format!("{:016x}", file.checksum);
+            let sum =
+                file.digest.map_or_else(|| format!("{:016x}", file.checksum), |digest| digest.to_string());
             vec![file.name.clone(), file.count.to_string(), file.bytes.to_string(), sum]
         })
         .collect();
-    output::table(&["file", "keys", "bytes", "checksum"], &files)
+    output::table(&["file", "keys", "bytes", "digest"], &files)
 }
 
 fn show_key(folder: &Path, key: u64) -> Result<()> {
@@ -273,10 +274,11 @@ fn show_key(folder: &Path, key: u64) -> Result<()> {
 pub(super) fn verify(arguments: &Verify) -> Result<()> {
     let mut damaged = 0;
     for folder in &arguments.folders {
-        match Layer::open(folder, quoin_table::Options::default()) {
+        match Layer::open_foreign(folder, quoin_table::Options::default()) {
             Ok(layer) => {
                 let manifest = layer.manifest();
-                writeln!(std::io::stdout(), "{}: {} keys, whole", folder.display(), manifest.count)?;
+                let by = if manifest.format == 1 { " (by checksums: format 1 has no digests)" } else { "" };
+                writeln!(std::io::stdout(), "{}: {} keys, whole{by}", folder.display(), manifest.count)?;
             }
             Err(error) => {
                 damaged += 1;

@@ -164,7 +164,9 @@ async fn lookups_are_streamed_and_changes_are_exported_and_folded_into_the_next_
     quoin(&["table", "set", "t", "7=new7", "5000=new!", "--endpoints", &endpoints])?;
     quoin(&["table", "del", "t", "8", "--endpoints", &endpoints])?;
     let (changes, next) = (folder.path().join("changes"), folder.path().join("next"));
-    quoin(&["table", "export-changes", "t", "--output", path(&changes)?, "--endpoints", &endpoints])?;
+    // The members' disks, which the note names, are recorded within seconds of the first start.
+    let export = ["table", "export-changes", "t", "--output", path(&changes)?, "--endpoints", &endpoints];
+    wait("an export", || async { quoin(&export) }).await?;
     // Written after the export: it stays an overlay.
     quoin(&["table", "set", "t", "9=late", "--endpoints", &endpoints])?;
     quoin(&["table", "merge", path(&a)?, path(&changes)?, "--output", path(&next)?])?;

@@ -138,7 +138,11 @@ fn publish_version(tx: &mut Tx<'_>, state: &mut TableState, publish: Publish) ->
     let number = state.table.newest + 1;
     // It must hide all that its base hides, or the active version: else those changes would reappear.
     let at_least = below.map_or(state.folded().0, |below| below.folds);
-    let folds = folds.min(tx.revision().0).max(at_least);
+    let newest = tx.revision().0;
+    if folds > newest {
+        return Err(Refusal::FoldsAhead { folds, newest });
+    }
+    let folds = folds.max(at_least);
     let version = Version {
         number,
         id,

@@ -68,6 +68,14 @@ pub enum Refusal {
         /// The manifest's shape.
         found: String,
     },
+    /// Changes that there are not yet cannot be in the files: they would be hidden once they are made.
+    #[error("the files cannot have the changes up to revision {folds}: the newest is {newest}")]
+    FoldsAhead {
+        /// The revision that was given.
+        folds: u64,
+        /// The newest revision.
+        newest: u64,
+    },
     /// Some replicas do not have the files.
     #[error(
         "version {version} of table {name:?} is not ready on every replica; missing: {missing}; {advice}"

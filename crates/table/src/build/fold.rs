@@ -131,7 +131,7 @@ fn write_shard(
     let Writers { values, deletes, .. } = writers.into_inner().expect("no thread panicked");
     let values = FileEntry::new(name("values"), values.finish()?);
     let deletes = deletes.map(ShardWriter::finish).transpose()?;
-    Ok((values, deletes.map(|seal| FileEntry::new(name("deletes"), seal))))
+    Ok((values, deletes.map(|sealed| FileEntry::new(name("deletes"), sealed))))
 }
 
 /// One thread's buffers: the records of a part, and which of them win.

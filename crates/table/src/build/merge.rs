@@ -28,7 +28,7 @@ pub fn merge(
     patches: &[PathBuf],
     progress: &(dyn Fn(Progress) + Sync),
 ) -> Result<Built, BuildError> {
-    let open = |folder: &Path| Layer::open(folder, shard::Options::default()).map(Arc::new);
+    let open = |folder: &Path| Layer::open_foreign(folder, shard::Options::default()).map(Arc::new);
     let mut stack = Stack::base(open(base)?)?;
     for patch in patches {
         stack = stack.with(open(patch)?)?;

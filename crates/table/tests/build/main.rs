@@ -338,7 +338,7 @@ fn changes_become_a_patch_and_a_merge_keeps_the_note_of_what_it_folds() {
     std::fs::write(at("in.csv"), "key,value\n1,aaaa\n2,bbbb\n3,cccc\n").expect("ours");
     let base = run(&options(folder.path(), "in.csv", "base")).expect("builds");
     let mut patch = Options { over: Some(base.clone()), ..options(folder.path(), "in.csv", "changes") };
-    patch.metadata.insert(FOLDS.into(), "17@ab".into());
+    patch.metadata.insert(FOLDS.into(), "17 t ab 1".into());
     let value = |text: &str| Some(text.as_bytes().to_vec());
     let changes = [(2, value("BBBB")), (3, None), (4, value("xxxx")), (4, value("dddd")), (5, None)];
     let build = |options: &Options, changes: Vec<build::Change<Vec<u8>>>| {
@@ -348,7 +348,7 @@ fn changes_become_a_patch_and_a_merge_keeps_the_note_of_what_it_folds() {
     assert_eq!((built.count, built.deleted, built.over), (2, 2, Some(base.id)));
     let options = Options::new("t", Vec::new(), at("merged"));
     let merged = build::merge(&options, &at("base"), &[at("changes")], &|_| {}).expect("merges").manifest;
-    assert_eq!((merged.count, merged.metadata.get(FOLDS).map(String::as_str)), (3, Some("17@ab")));
+    assert_eq!((merged.count, merged.metadata.get(FOLDS).map(String::as_str)), (3, Some("17 t ab 1")));
     let stack = open(&at("merged"));
     let found = [1, 2, 3, 4, 5].map(|key| get(&stack, key));
     assert_eq!(found, [value("aaaa"), value("BBBB"), None, value("dddd"), None]);

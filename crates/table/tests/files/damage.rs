@@ -2,7 +2,9 @@
 
 use super::{open as open_files, write};
 use proptest::prelude::*;
-use quoin_table::{Codec, FileEntry, FileError, Manifest, Options, Plan, Schema, Shard, Table, recheck};
+use quoin_table::{
+    Codec, FileEntry, FileError, Layer, Manifest, Options, Plan, Schema, Shard, Table, recheck,
+};
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -50,11 +52,46 @@ fn every_flipped_byte_is_refused_with_file_block_and_both_checksums() {
     open(folder.path(), &bytes).expect("whole again");
 }
 
+/// Two tables that differed in a value by what leaves CRC32C as it is had one id: the server answered one version with
+/// the other's value, and `verify` said that it was whole.
+#[test]
+fn a_file_with_forged_checksums_has_another_digest_and_another_id() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let schema = Schema::fixed(Codec::Raw, 40);
+    let entries = BTreeMap::from([(1, vec![7; 40])]);
+    let (built, name) = (write(folder.path(), &schema, Plan::new(1, 1), &entries), "values");
+    let file = folder.path().join(name);
+    std::fs::rename(&built[0], &file).expect("just written");
+    let manifest = |shard: &Shard| {
+        let entry = FileEntry::new(name.into(), (shard.seal(), shard.digest()));
+        Manifest::new("t", None, schema.clone(), vec![entry], Vec::new(), BTreeMap::new())
+    };
+    let honest = Shard::open(&file, Options::default()).expect("whole");
+    let published = manifest(&honest);
+    published.write(folder.path()).expect("there is room");
+    assert!(Layer::open_foreign(folder.path(), Options::default()).is_ok());
+
+    // The polynomial itself, lowest bit of a byte first, somewhere in the value.
+    let mut bytes = std::fs::read(&file).expect("just written");
+    for bit in (0..33).filter(|bit| 0x1_1edc_6f41_u64 >> (32 - bit) & 1 == 1) {
+        bytes[4096 + 8 + bit / 8] ^= 1 << (bit % 8);
+    }
+    std::fs::remove_file(&file).expect("ours");
+    std::fs::write(&file, bytes).expect("ours");
+    let forged = Shard::open(&file, Options::default()).expect("its checksums are right");
+    assert_eq!(forged.seal(), honest.seal());
+    assert_ne!(manifest(&forged).id, published.id);
+    let refused =
+        Layer::open_foreign(folder.path(), Options::default()).err().expect("another file").to_string();
+    assert!(refused.contains("its digest is") && refused.contains(name), "{refused}");
+}
+
 #[test]
 fn a_file_that_is_read_again_is_whole_or_named_with_the_block() {
     let folder = tempfile::tempdir().expect("a folder");
     let (whole, file) = (sample(folder.path()), folder.path().join("damaged"));
-    let entry = FileEntry::new("damaged".into(), open(folder.path(), &whole).expect("whole").seal());
+    let shard = open(folder.path(), &whole).expect("whole");
+    let entry = FileEntry::new("damaged".into(), (shard.seal(), shard.digest()));
     let mut read = 0;
     let mut again = |bytes: &[u8]| {
         std::fs::write(&file, bytes).expect("there is room");
@@ -184,11 +221,11 @@ fn a_newer_file_or_manifest_is_refused_by_name() {
         said.contains("format version 2 ") && said.contains("use the version of quoin that built it"),
         "{said}"
     );
-    let manifest = br#"{"format": 2, "something": "else"}"#;
-    let refused = Manifest::parse(manifest, Path::new("manifest.json")).expect_err("a manifest of version 2");
+    let manifest = br#"{"format": 3, "something": "else"}"#;
+    let refused = Manifest::parse(manifest, Path::new("manifest.json")).expect_err("a manifest of version 3");
     let said = refused.to_string();
     assert!(
-        said.starts_with("manifest.json: format 2, but this program reads format 1: use the version"),
+        said.starts_with("manifest.json: format 3, but this program reads formats up to 2: use the version"),
         "{said}"
     );
 }

@@ -11,6 +11,7 @@ use quoin_core::table::{
 use quoin_engine::Engine;
 use quoin_library::{Library, Source, SourceError};
 use quoin_proto::quoin::table::v1 as pb;
+use quoin_table::Folds;
 use quoin_table::manifest::{FOLDS, MANIFEST, Manifest, check_name};
 use std::path::Path;
 
@@ -24,7 +25,7 @@ pub(super) async fn publish(
     let manifest = manifest_at(library, &location).await?;
     let name = if table.is_empty() { manifest.name.clone() } else { table };
     check_name(&name).map_err(Error::invalid)?;
-    let folds = if folds_revision > 0 { folds_revision } else { folded_by(engine, &manifest) };
+    let folds = if folds_revision > 0 { folds_revision } else { folded_by(engine, &manifest, &name)? };
     let publish = Publish {
         name: name.clone(),
         id: manifest.id.clone(),
@@ -56,14 +57,19 @@ fn source_failed(failed: SourceError) -> Error {
     if failed.is_transient() { Error::unavailable(failed) } else { Error::invalid(failed) }
 }
 
-/// The revision up to which the files hold this cluster's changes, if the manifest says so.
-fn folded_by(engine: &Engine, manifest: &Manifest) -> u64 {
-    let folded = manifest.metadata.get(FOLDS).and_then(|text| text.split_once('@'));
-    let revision = |(revision, cluster): (&str, &str)| {
-        // Another cluster's revisions mean nothing here.
-        (cluster == format!("{:x}", engine.cluster())).then(|| revision.parse().ok())?
+/// The revision up to which the files hold the changes of table `name`, if the manifest says so. Notes of other tables
+/// and clusters mean nothing here: without one the changes stay over the files, which is never wrong.
+fn folded_by(engine: &Engine, manifest: &Manifest, name: &str) -> Result<u64, Error> {
+    let Some(folds) = manifest.metadata.get(FOLDS).and_then(|text| text.parse::<Folds>().ok()) else {
+        return Ok(0);
     };
-    folded.and_then(revision).unwrap_or(0)
+    let ours = folds.are_of(name, engine.cluster(), &disks(&engine.members()?));
+    Ok(if ours { folds.revision } else { 0 })
+}
+
+/// The disks of the members that have one.
+pub(super) fn disks(members: &[Member]) -> Vec<u64> {
+    members.iter().map(|member| member.disk).filter(|disk| *disk != 0).collect()
 }
 
 fn shape_of(manifest: &Manifest) -> Shape {

@@ -3,6 +3,7 @@
 //! **Invariant: Whole exports.** All changes are of one revision, which the first answer names, whatever is
 //! written meanwhile.
 
+use super::admin::disks;
 use crate::commands::read;
 use crate::error::Error;
 use crate::grpc::outbound::{self, AnswerStream, Answers, send_blocking};
@@ -11,6 +12,7 @@ use quoin_core::table::{self, TableState, Version};
 use quoin_engine::{Consistency, Engine, ReadView};
 use quoin_library::LookupError;
 use quoin_proto::quoin::table::v1 as pb;
+use quoin_table::Folds;
 
 /// An answer is closed at this size, in bytes of keys and values.
 const CHUNK_BYTES: usize = 256 << 10;
@@ -30,11 +32,19 @@ pub(super) async fn changes(
         Some(_) => LookupError::NotActive(name.clone()),
         None => LookupError::NoTable(name.clone()),
     })?;
+    let revision = view.progress().revision.0;
+    let disks = disks(&engine.members()?);
+    if disks.is_empty() {
+        // In a cluster's first seconds. What is exported without a note could not be folded.
+        return Err(Error::unavailable("no member has recorded its disk yet: ask again in a moment"));
+    }
+    let folds = Folds { revision, table: name.clone(), cluster: engine.cluster(), disks };
     let over = pb::changes_response::Over {
         version: version.number,
         manifest: version.manifest.clone(),
-        revision: view.progress().revision.0,
+        revision,
         cluster: engine.cluster(),
+        folds: folds.to_string(),
         keys: changed.unwrap_or(0) as u64,
     };
     // Keeps the sequence from being compacted away while it is read.
