@@ -113,7 +113,7 @@ pub fn serve(
     let incoming = TcpIncoming::from(into_tokio(clients)?).with_nodelay(Some(true));
     let connections = incoming
         .map(move |accepted| accepted.map(|stream| Checked::new(stream, Port::Client, garbage.clone())));
-    let pages = http::routes(engine.clone());
+    let pages = http::routes(engine.clone(), Arc::clone(&library));
     let message_bytes_max = grpc::message_bytes_max(&engine);
     // One router for both versions of HTTP: a gRPC call passes no more of them than on a port of its own.
     let beside = pages.clone().merge(gateway::pages::routes(engine.clone()));

@@ -61,6 +61,8 @@ pub enum Purpose {
     Identify = 4,
     /// A founder that takes part for the first time asks how far the cluster is.
     Found = 5,
+    /// One file, for a member that lacks it.
+    Files = 6,
 }
 
 impl Purpose {
@@ -174,6 +176,7 @@ impl Greeting {
             3 => Purpose::Join,
             4 => Purpose::Identify,
             5 => Purpose::Found,
+            6 => Purpose::Files,
             _ => return Err(invalid("unknown purpose")),
         };
         let (cluster, from) = (rest.get_u64_le(), rest.get_u64_le());

@@ -4,7 +4,7 @@
 //! log, one applies entries), `apply.rs` (what the last one does), `watch/` (who is told). Reads: `read.rs`,
 //! `alone.rs`. A replica's life: `founding.rs`, `resume.rs`, `start.rs`, `peers.rs` (what other replicas ask
 //! of it), `join.rs` (how a new node learns who it is). Then `membership.rs`, `leadership.rs`, `snapshots.rs`
-//! (how a follower that is far behind catches up), `purge.rs` (how much log is kept for followers), `upkeep.rs`, `scrub.rs`, `clock.rs`, `status.rs` and `metrics.rs`.
+//! (how a follower that is far behind catches up), `files.rs` (files that replicas give each other), `purge.rs` (how much log is kept for followers), `upkeep.rs`, `scrub.rs`, `clock.rs`, `status.rs` and `metrics.rs`.
 //!
 //! What this crate deliberately does not know: what a command means, which faces exist, or how a request came
 //! over the wire.
@@ -17,6 +17,7 @@ mod alone;
 pub mod apply;
 mod clock;
 mod engine;
+mod files;
 mod founders;
 mod founding;
 mod guarded;
@@ -47,6 +48,7 @@ mod upkeep;
 pub mod watch;
 
 pub use engine::Engine;
+pub use files::Lent;
 pub use founding::Founding;
 pub use membership::{MemberChange, MemberError};
 pub use metrics::Metrics;

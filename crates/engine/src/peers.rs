@@ -3,7 +3,7 @@
 
 use super::input::Input;
 use super::shared::Shared;
-use super::{founders, join, newcomers, snapshots};
+use super::{files, founders, join, newcomers, snapshots};
 use quoin_consensus::GroupId;
 use quoin_consensus::message::PeerMessage;
 use quoin_consensus::transport::Handler;
@@ -50,6 +50,13 @@ impl Handler for PeerHandler {
     fn snapshot_offered(&self, from: u64, stream: TcpStream) {
         if let Some(shared) = self.settled() {
             snapshots::receive(&shared, from, stream);
+        }
+    }
+
+    fn file_asked(&self, mut stream: TcpStream) {
+        let Some(shared) = self.settled() else { return };
+        if let Err(error) = files::lend(&shared, &mut stream) {
+            tracing::debug!(%error, "lending a file to another replica");
         }
     }
 

@@ -2,6 +2,7 @@
 
 use super::alone::Alone;
 use super::clock::Clock;
+use super::files::Lending;
 use super::input::{Input, Inputs};
 use super::messages::Messages;
 use super::metrics::Metrics;
@@ -80,6 +81,7 @@ pub(crate) struct Shared {
     fresh_at_ms: AtomicU64,
     pub(crate) metrics: Metrics,
     pub(crate) findings: Findings,
+    pub(crate) lending: Lending,
     pub(crate) clock: Arc<Clock>,
     /// Whether everything is applied that was known to be committed before the start.
     replayed: watch::Sender<bool>,
@@ -139,6 +141,7 @@ impl Shared {
             fresh_at_ms: AtomicU64::new(0),
             metrics: Metrics::default(),
             findings: Findings::default(),
+            lending: Lending::default(),
             clock,
             replayed: watch::Sender::default(),
             failure: watch::Sender::default(),

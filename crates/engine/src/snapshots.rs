@@ -162,6 +162,7 @@ mod tests {
     impl Handler for Follower {
         fn received(&self, _: u64, _: GroupId, _: PeerMessage) {}
         fn lost(&self, _: u64) {}
+        fn file_asked(&self, _: TcpStream) {}
         fn snapshot_offered(&self, _: u64, stream: TcpStream) {
             self.0.lock().send(stream).unwrap();
         }

@@ -5,24 +5,28 @@
 //! a layer that is being fetched: complete files, and one `NAME.part` to which the next attempt appends if
 //! the server can begin in the middle.
 //!
-//! **Invariant: Whole when named.** A folder or file with its final name was checked and is on disk, so a
-//! replica that is ready no longer needs the source. A layer that fails the check is removed whole, and the
-//! next attempt begins anew.
+//! A file that the published place does not have, or has damaged, comes from another replica that has said that it has
+//! it. Files that are whole in the layer's folder are kept: only what is damaged or missing is fetched again.
 //!
-//! What is deliberately absent: trust in the source. The manifest in the log says what the files must be.
+//! **Invariant: Whole when named.** A folder or file with its final name was checked and is on disk, so a
+//! replica that is ready no longer needs the source. A file that fails the check is removed.
+//!
+//! What is deliberately absent: trust, in the source or in other replicas. The manifest in the log says what the files
+//! must be.
 
+use super::lending::Lenders;
 use super::settings::TableConfig;
 use super::source::{Objects, Source, SourceError};
 use bytes::Bytes;
 use futures_util::TryStreamExt;
-use quoin_table::{FileEntry, Layer, Manifest, Options, TableError, manifest};
+use quoin_table::{FileEntry, FileError, Layer, Manifest, Options, TableError, check_foreign, manifest};
 use std::fs::{File, Permissions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 /// A layer to fetch.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(super) struct Job {
     /// The folder with all layers.
     pub(super) tables: PathBuf,
@@ -36,6 +40,8 @@ pub(super) struct Job {
     pub(super) settings: TableConfig,
     /// Bytes of the disk that must stay free.
     pub(super) reserve_bytes: u64,
+    /// Who else may have the files.
+    pub(super) lenders: Lenders,
 }
 
 /// Why a layer could not be fetched.
@@ -61,6 +67,15 @@ pub(super) enum FetchError {
     /// The files are not what the manifest says.
     #[error(transparent)]
     Refused(#[from] TableError),
+    /// Neither the source nor another replica has given a file.
+    #[error("{source}; nor was it to be had from {others} other replicas")]
+    Nowhere {
+        /// What was wrong with the source.
+        #[source]
+        source: Box<FetchError>,
+        /// How many were asked.
+        others: usize,
+    },
 }
 
 impl FetchError {
@@ -68,10 +83,12 @@ impl FetchError {
     pub(super) fn is_transient(&self) -> bool {
         match self {
             Self::Source(error) => error.is_transient(),
-            Self::Copy { source, .. } => {
-                !matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied)
-            }
-            Self::Stopped { .. } => true,
+            Self::Copy { source, .. } => !matches!(
+                source.kind(),
+                io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidInput
+            ),
+            // Others come back.
+            Self::Stopped { .. } | Self::Nowhere { .. } => true,
             Self::NoRoom { .. } | Self::Refused(_) => false,
         }
     }
@@ -88,24 +105,26 @@ pub(super) async fn layer(job: &Job) -> Result<Layer, FetchError> {
     if folder.join(manifest::MANIFEST).exists() {
         match Layer::open(&folder, job.options) {
             Ok(layer) => return Ok(layer),
+            Err(error) if !is_damage(&error) => return Err(error.into()),
             Err(error) => tracing::warn!(%error, "a table's files are damaged here: fetching them again"),
         }
     }
-    let source = Source::open(&job.location, &job.settings)?;
     let partial = job.tables.join(format!("{}.partial", manifest.id));
     std::fs::create_dir_all(&partial).map_err(at(&partial))?;
+    keep_whole(&manifest, &folder, &partial)?;
     check_room(job, &manifest, &partial)?;
     for entry in manifest.all_files() {
-        bring(&source, &partial, entry).await?;
+        bring(job, &manifest, &partial, entry).await?;
     }
     manifest.write(&partial)?;
     // Invariant: Whole when named.
-    let layer = match Layer::open_foreign(&partial, job.options) {
+    let layer = match Layer::open(&partial, job.options) {
         Ok(layer) => layer,
-        Err(error) => {
+        Err(error) if is_damage(&error) => {
             remove(&partial)?;
             return Err(error.into());
         }
+        Err(error) => return Err(error.into()),
     };
     remove(&folder)?;
     std::fs::rename(&partial, &folder).map_err(at(&folder))?;
@@ -139,21 +158,85 @@ fn check_room(job: &Job, manifest: &Manifest, partial: &Path) -> Result<(), Fetc
     if needed > free { Err(FetchError::NoRoom { needed, free }) } else { Ok(()) }
 }
 
-/// Fetches one file, unless it is there.
-async fn bring(source: &Source, partial: &Path, entry: &FileEntry) -> Result<(), FetchError> {
+/// Whether fetching files again may help against what is wrong with those that are here: not if this process may not
+/// lock memory, or has no more file handles.
+fn is_damage(error: &TableError) -> bool {
+    match error {
+        TableError::File(FileError::Io { source, .. }) => {
+            matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof)
+                || source.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error())
+        }
+        _ => true,
+    }
+}
+
+/// Takes over the files of a damaged layer that are whole.
+fn keep_whole(manifest: &Manifest, folder: &Path, partial: &Path) -> Result<(), FetchError> {
+    if !folder.exists() {
+        return Ok(());
+    }
+    for entry in manifest.all_files() {
+        let (file, kept) = (folder.join(&entry.name), partial.join(&entry.name));
+        if !kept.exists() && check_foreign(&file, entry).is_ok() {
+            std::fs::hard_link(&file, &kept).map_err(at(&file))?;
+        }
+    }
+    Ok(())
+}
+
+/// Fetches one file, unless it is there: from where it was published, or else from another replica.
+async fn bring(job: &Job, manifest: &Manifest, partial: &Path, entry: &FileEntry) -> Result<(), FetchError> {
     let file = partial.join(&entry.name);
     if length(&file) == Some(entry.bytes) {
         return Ok(());
     }
     let part = part_of(&file);
-    let written = match source {
-        Source::Folder(folder) => copy(&folder.join(&entry.name), &part, entry)?,
-        Source::Objects(objects) => download(objects, &part, entry).await?,
+    let Err(published) =
+        from_source(job, &part, entry).await.and_then(|written| take(&written, &file, entry))
+    else {
+        return Ok(());
     };
+    let lenders = &job.lenders;
+    if lenders.bytes_per_second == 0 || lenders.members.is_empty() {
+        return Err(published);
+    }
+    for member in &lenders.members {
+        let borrowed = lenders.borrow_from(*member, &manifest.id, entry, &part).await;
+        match borrowed.map_err(at(&part)).and_then(|written| take(&written, &file, entry)) {
+            Ok(()) => {
+                let (member, bytes) = (format!("{member:016x}"), entry.bytes);
+                tracing::info!(table = manifest.name, file = entry.name, member, bytes, why = %published, "fetched a table's file from another replica");
+                return Ok(());
+            }
+            Err(error) => {
+                let member = format!("{member:016x}");
+                tracing::debug!(%error, file = entry.name, member, "fetching a table's file from another replica");
+            }
+        }
+    }
+    Err(FetchError::Nowhere { source: Box::new(published), others: lenders.members.len() })
+}
+
+async fn from_source(job: &Job, part: &Path, entry: &FileEntry) -> Result<File, FetchError> {
+    match Source::open(&job.location, &job.settings)? {
+        Source::Folder(folder) => copy(&folder.join(&entry.name), part, entry),
+        Source::Objects(objects) => download(&objects, part, entry).await,
+    }
+}
+
+/// Gives a file its name, once it is whole and on disk.
+fn take(written: &File, file: &Path, entry: &FileEntry) -> Result<(), FetchError> {
+    let part = part_of(file);
+    if let Err(error) = check_foreign(&part, entry) {
+        // Nothing of it is worth going on from.
+        std::fs::remove_file(&part).map_err(at(&part))?;
+        return Err(error.into());
+    }
+    let partial = file.parent().unwrap_or(Path::new("/"));
     written.sync_all().map_err(at(&part))?;
-    std::fs::rename(&part, &file).map_err(at(&file))?;
+    std::fs::rename(&part, file).map_err(at(file))?;
     // It will be mapped: nobody is to write to it by mistake. Not before it is named: the next attempt appends.
-    std::fs::set_permissions(&file, Permissions::from_mode(0o444)).map_err(at(&file))?;
+    std::fs::set_permissions(file, Permissions::from_mode(0o444)).map_err(at(file))?;
     sync_folder(partial)
 }
 
@@ -162,7 +245,12 @@ fn sync_folder(folder: &Path) -> Result<(), FetchError> {
 }
 
 fn copy(from: &Path, part: &Path, entry: &FileEntry) -> Result<File, FetchError> {
-    let found = std::fs::metadata(from).map_err(at(from))?.len();
+    let metadata = std::fs::metadata(from).map_err(at(from))?;
+    if !metadata.is_file() {
+        // A pipe would be waited for, and a device read, without an end.
+        return Err(at(from)(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file")));
+    }
+    let found = metadata.len();
     if found > entry.bytes {
         return Err(too_long(from.display().to_string(), entry, found));
     }
@@ -257,5 +345,31 @@ mod tests {
             "{copied:?}"
         );
         assert_eq!(length(&part), Some(11));
+        // One that is no file kept a fetching thread for good.
+        for other in ["/dev/zero", "/tmp"] {
+            let refused = copy(Path::new(other), &part, &entry).unwrap_err();
+            assert!(
+                refused.to_string().contains("not a regular file") && !refused.is_transient(),
+                "{refused}"
+            );
+        }
+    }
+
+    /// A replica that was not allowed to lock memory took its files for damaged, deleted them and fetched them again,
+    /// for ever.
+    #[test]
+    fn only_what_fetching_again_may_mend_is_damage() {
+        let failed = |source: io::Error| TableError::File(FileError::Io { file: "values".into(), source });
+        let errno = |errno: rustix::io::Errno| failed(errno.into());
+        for error in
+            [errno(rustix::io::Errno::PERM), errno(rustix::io::Errno::NOMEM), errno(rustix::io::Errno::MFILE)]
+        {
+            assert!(!is_damage(&error), "{error}");
+        }
+        let cut = failed(io::ErrorKind::UnexpectedEof.into());
+        let what = TableError::Other { file: "values".into(), what: "another digest".into() };
+        for error in [errno(rustix::io::Errno::IO), errno(rustix::io::Errno::NOENT), cut, what] {
+            assert!(is_damage(&error), "{error}");
+        }
     }
 }

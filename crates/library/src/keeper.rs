@@ -11,6 +11,7 @@
 
 use super::attempts::{Attempts, State};
 use super::fetch::{self, Job};
+use super::lending::{self, Lenders};
 use super::shelf::{Library, Loaded};
 use quoin_core::table::{Failed, Live, Operation, Ready, TableState, Version};
 use quoin_engine::Engine;
@@ -49,6 +50,8 @@ impl Keeper {
         let (alive, stopped) = mpsc::channel();
         let own = engine.clone();
         let (scrubbed, tables) = (Arc::clone(&library), folder.clone());
+        let lent = folder.clone();
+        engine.lend_files(move |name| lending::open(&lent, name));
         engine.scrub_also(move |pace| scrubbed.scrub(&tables, pace));
         let handle = engine.spawn("tables", move || {
             let mut rounds = Rounds::new(own, library, folder, runtime);
@@ -232,6 +235,7 @@ impl Rounds {
         if !self.caught_up && !self.folder.join(&version.id).exists() {
             return Err(NotReady::Fetching);
         }
+        let lenders = self.lenders(version);
         let job = || Job {
             tables: self.folder.clone(),
             manifest: version.manifest.clone(),
@@ -239,6 +243,7 @@ impl Rounds {
             options: self.options,
             settings: self.library.settings().clone(),
             reserve_bytes: self.engine.settings().store.reserve_bytes,
+            lenders: lenders.clone(),
         };
         match self.attempts.ask(&version.id, Instant::now(), job) {
             State::Fetched(layer) => {
@@ -247,6 +252,16 @@ impl Rounds {
             }
             State::UnderWay => Err(NotReady::Fetching),
             State::Failed { reason, transient } => Err(NotReady::Failed { reason, transient }),
+        }
+    }
+
+    /// The members that have said that they have the version.
+    fn lenders(&self, version: &Version) -> Lenders {
+        let me = self.engine.id();
+        Lenders {
+            engine: self.engine.clone(),
+            members: version.ready.iter().copied().filter(|member| *member != me).collect(),
+            bytes_per_second: self.library.settings().peer_bytes_per_second,
         }
     }
 

@@ -3,7 +3,7 @@
 //!
 //! Reading order: `shelf.rs` (mapped versions, and lookups), `keeper.rs` (the thread that follows the log,
 //! and tells it what is ready), `attempts.rs` (fetching in the background, and again after failures),
-//! `fetch.rs` (files into the data folder), `source.rs` (where files come from), `scrub.rs` (files read again), `inspect.rs` (a stopped
+//! `fetch.rs` (files into the data folder), `source.rs` (where files come from), `lending.rs` (from another replica, if not from there), `scrub.rs` (files read again), `inspect.rs` (a stopped
 //! node's files).
 //!
 //! What is deliberately absent: waiting. A lookup in a version that is not mapped here yet, as after a
@@ -13,6 +13,7 @@ mod attempts;
 mod fetch;
 mod inspect;
 mod keeper;
+mod lending;
 mod scrub;
 mod settings;
 mod shelf;

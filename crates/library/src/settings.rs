@@ -12,6 +12,9 @@ quoin_engine::settings! {
         pub lock: bool = false,
         /// Maximum keys of one lookup. Default 100000, at least 1, at most 10000000.
         pub keys_max: usize = 100_000,
+        /// How fast files are fetched from other replicas, which happens where the published place does not have
+        /// them, bytes per second; 0 fetches none from replicas. Default 256 MiB, at least 0, at most 16 GiB.
+        pub peer_bytes_per_second: u64 = 256 << 20,
         /// The server of s3:// locations, a URL. Default empty: AWS_ENDPOINT_URL, else Amazon.
         pub s3_endpoint: String = String::new(),
         /// The region of buckets. Default empty: AWS_REGION, else us-east-1.

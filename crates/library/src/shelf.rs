@@ -109,6 +109,16 @@ impl Library {
         Ok(())
     }
 
+    /// The tables whose active version is not mapped here, with its number: lookups in them are refused.
+    pub fn not_loaded(&self, live: &Live) -> Vec<(String, u64)> {
+        let look = live.look();
+        let missing = look.tables().filter_map(|(name, state)| {
+            let (number, version) = active(name, state).ok()?;
+            self.get(name, version).is_none().then(|| (name.to_string(), number))
+        });
+        missing.collect()
+    }
+
     /// The files of a version, if they are mapped.
     pub fn get(&self, table: &str, version: &Version) -> Option<Arc<Stack>> {
         let loaded = self.loaded.read();

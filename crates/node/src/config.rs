@@ -209,6 +209,7 @@ impl Config {
             ("scrub.bytes_per_second", scrub.bytes_per_second, 0..=16 << 30),
             ("scrub.every_s", scrub.every_s, 1..=1_000_000_000),
             bound("table.keys_max", table.keys_max, 1, 10_000_000),
+            ("table.peer_bytes_per_second", table.peer_bytes_per_second, 0..=16 << 30),
             bound("limits.key_bytes_max", limits.key_bytes_max, 1, KEY_BYTES_MAX as u64),
             bound("limits.request_bytes_max", limits.request_bytes_max, 1 << 10, REQUEST_BYTES_MAX as u64),
             bound("limits.txn_operations_max", limits.txn_operations_max, 1, 1_000_000),

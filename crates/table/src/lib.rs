@@ -61,7 +61,7 @@ pub use hash::shard_of;
 pub use manifest::{FileEntry, Manifest};
 pub use memory::Place;
 pub use part::{LayoutError, PART_KEYS, Part, Plan};
-pub use recheck::recheck;
+pub use recheck::{check_foreign, recheck};
 pub use schema::{Layout, Schema};
 pub use shard::{Options, Shard};
 pub use stack::{Layer, Stack};

@@ -2,9 +2,11 @@
 //!
 //! What of a mapped file is in memory is checked as it is there: the kernel does not forget pages that are in use.
 
-use crate::error::FileError;
+use crate::digest::{Digest, Hasher};
+use crate::error::{FileError, TableError};
 use crate::format::{BLOCK, HEADER, Header, Seal, u32_at};
 use crate::manifest::FileEntry;
+use crate::shard::{Options, Shard};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -56,6 +58,41 @@ pub fn recheck(file: &Path, entry: &FileEntry, pace: &mut dyn FnMut(u64) -> bool
         at += step;
     }
     Ok(())
+}
+
+/// Checks that `file`, which comes from somebody else, is the one of the manifest's `entry`: by its digest, or in format 1
+/// by its checksums.
+///
+/// # Errors
+/// It cannot be read, or is another one.
+pub fn check_foreign(file: &Path, entry: &FileEntry) -> Result<(), TableError> {
+    let Some(expected) = entry.digest else {
+        return Ok(recheck(file, entry, &mut |_| true)?);
+    };
+    let found = digest(file).map_err(|source| FileError::Io { file: file.into(), source })?;
+    if found == expected {
+        return Ok(());
+    }
+    // Checksums say where it is damaged.
+    Shard::open(file, Options::default())?;
+    let what = format!("its digest is {found}, but the manifest says {expected}");
+    Err(TableError::Other { file: file.into(), what })
+}
+
+/// The digest of a file, read from front to back.
+fn digest(file: &Path) -> io::Result<Digest> {
+    let handle = File::open(file)?;
+    let length = handle.metadata()?.len();
+    let mut header = vec![0; HEADER.min(length as usize)];
+    handle.read_exact_at(&mut header, 0)?;
+    let (mut hasher, mut piece, mut at) = (Hasher::default(), vec![0; STEP], header.len() as u64);
+    while at < length {
+        let step = (length - at).min(STEP as u64) as usize;
+        handle.read_exact_at(&mut piece[..step], at)?;
+        hasher.update(&piece[..step]);
+        at += step as u64;
+    }
+    Ok(hasher.finish(&header))
 }
 
 fn read(file: &File, at: u64, bytes: usize) -> io::Result<Vec<u8>> {

@@ -7,6 +7,7 @@
 
 use crate::error::TableError;
 use crate::manifest::Manifest;
+use crate::recheck::check_foreign;
 use crate::schema::Schema;
 use crate::shard::Options;
 use crate::table::Table;
@@ -53,17 +54,7 @@ impl Layer {
     /// The manifest or a file is refused.
     pub fn open_foreign(folder: &Path, options: Options) -> Result<Self, TableError> {
         let layer = Self::open(folder, options)?;
-        let shards = layer.values.shards().iter().chain(layer.deletes.iter().flat_map(Table::shards));
-        for (entry, shard) in layer.manifest.all_files().zip(shards) {
-            let Some(expected) = entry.digest else { continue };
-            let found = shard.digest();
-            if found != expected {
-                return Err(TableError::Other {
-                    file: shard.file().into(),
-                    what: format!("its digest is {found}, but the manifest says {expected}"),
-                });
-            }
-        }
+        layer.manifest.all_files().try_for_each(|entry| check_foreign(&folder.join(&entry.name), entry))?;
         Ok(layer)
     }
 

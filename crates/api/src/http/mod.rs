@@ -1,6 +1,6 @@
 //! HTTP: the ledger's API in `ledger/`, the rules' in `route/`, and here the operators' pages `/metrics` (Prometheus, with
 //! etcd's names too: `etcd_metrics.rs`), `/livez` (the
-//! process runs) and `/readyz` (it can serve: there is a leader, and the state is not far behind).
+//! process runs) and `/readyz` (it can serve: there is a leader, the state is not far behind, and the tables are loaded).
 //!
 //! What the faces' APIs share: `extract.rs` and `lists.rs` parse requests, `problem.rs` renders errors, `charge.rs`
 //! charges requests with their bodies, `connections.rs` serves the port, `time.rs` writes times, `document.rs` has the OpenAPI document, which is generated from the handlers and
@@ -30,18 +30,23 @@ use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
 use quoin_engine::Engine;
+use quoin_library::Library;
+use std::sync::Arc;
 use utoipa_swagger_ui::SwaggerUi;
 
 /// A replica further behind than this is not ready.
 const READY_LAG_MS_MAX: u64 = 5_000;
+/// Maximum tables that `/readyz` names.
+const TABLES_NAMED_MAX: usize = 10;
 
 /// The operators' pages of a node.
-pub(super) fn routes(engine: Engine) -> Router {
+pub(super) fn routes(engine: Engine, library: Arc<Library>) -> Router {
+    let ready = Router::new().route("/readyz", get(ready)).with_state((engine.clone(), library));
     Router::new()
         .route("/metrics", get(metrics))
         .route("/livez", get(|| async { "ok\n" }))
-        .route("/readyz", get(ready))
         .with_state(engine)
+        .merge(ready)
 }
 
 /// The faces' APIs, under `/v1`.
@@ -65,9 +70,11 @@ async fn metrics(State(engine): State<Engine>) -> impl IntoResponse {
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], page)
 }
 
-async fn ready(State(engine): State<Engine>) -> impl IntoResponse {
+async fn ready(State((engine, library)): State<(Engine, Arc<Library>)>) -> impl IntoResponse {
     let status = engine.status();
-    match not_ready(status.raft.leader, status.lag_ms) {
+    let why = not_ready(status.raft.leader, status.lag_ms)
+        .or_else(|| tables_missing(&library.not_loaded(&engine.latest().memory().tables)));
+    match why {
         Some(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {why}\n")),
         None => (StatusCode::OK, "ok\n".into()),
     }
@@ -82,6 +89,18 @@ fn not_ready(leader: u64, lag_ms: Option<u64>) -> Option<String> {
     }
 }
 
+/// Why a replica cannot serve on which the active versions of these tables are not loaded.
+fn tables_missing(tables: &[(String, u64)]) -> Option<String> {
+    let named: Vec<String> =
+        tables.iter().take(TABLES_NAMED_MAX).map(|(name, version)| format!("{name} {version}")).collect();
+    let more = match tables.len().saturating_sub(TABLES_NAMED_MAX) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    (!tables.is_empty())
+        .then(|| format!("tables whose active version is not loaded yet: {}{more}", named.join(", ")))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -90,6 +109,17 @@ mod tests {
     use axum::routing::post;
     use std::time::Duration;
     use tower_service::Service;
+
+    #[test]
+    fn missing_tables_are_named_a_few_of_them() {
+        assert_eq!(tables_missing(&[]), None);
+        let tables = |count: u64| (0..count).map(|number| (format!("t{number}"), number)).collect::<Vec<_>>();
+        assert_eq!(
+            tables_missing(&tables(2)).unwrap(),
+            "tables whose active version is not loaded yet: t0 0, t1 1"
+        );
+        assert!(tables_missing(&tables(12)).unwrap().ends_with("t9 9 and 2 more"));
+    }
 
     /// A few clients that sent the heads of requests, and nothing of their bodies, had all others refused.
     #[tokio::test]

@@ -15,6 +15,7 @@ mod space;
 mod start;
 mod subscribe;
 mod table;
+mod table_peers;
 mod table_places;
 mod table_switch;
 mod wire;

@@ -182,6 +182,10 @@ impl Acceptor {
                 self.handler.founding_asked(greeting.from, greeting.disk, stream);
                 Ok(())
             }
+            Purpose::Files => {
+                self.handler.file_asked(stream);
+                Ok(())
+            }
             Purpose::Identify => Ok(()),
         }
     }

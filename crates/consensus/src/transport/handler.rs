@@ -13,6 +13,8 @@ pub trait Handler: Send + Sync + 'static {
     fn lost(&self, peer: u64);
     /// A peer wants to send a snapshot on this connection. Runs on the connection's thread.
     fn snapshot_offered(&self, from: u64, stream: TcpStream);
+    /// A peer asks for a file. Runs on the connection's thread.
+    fn file_asked(&self, stream: TcpStream);
     /// A new node asks who it is. Runs on the connection's thread.
     fn join_asked(&self, stream: TcpStream);
     /// A founder on `disk` asks how far the cluster is. Runs on the connection's thread.

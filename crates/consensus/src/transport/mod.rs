@@ -1,7 +1,8 @@
 //! Connections between replicas: one in each direction per pair, on the peer port, shared by all groups.
 //!
 //! A connection begins with a greeting (`greeting.rs`). Then the dialler sends frames (`frame.rs`) and the
-//! acceptor only reads; or, for a snapshot, the dialler streams chunks and the acceptor acknowledges the end.
+//! acceptor only reads; or, for a snapshot, the dialler streams chunks and the acceptor acknowledges the end; or the
+//! dialler asks for a file, and the acceptor sends it.
 //!
 //! Reading order: this file (dialling and sending), `outbox.rs` (what waits to be sent), `acceptor.rs` (the
 //! other side), `holders.rs` (one process per member), `silence.rs` (connections that are dead and do not look

@@ -41,6 +41,7 @@ impl Handler for Notes {
         self.changed.notify_all();
     }
     fn snapshot_offered(&self, _: u64, _: TcpStream) {}
+    fn file_asked(&self, _: TcpStream) {}
     fn join_asked(&self, _: TcpStream) {}
     fn founding_asked(&self, _: u64, _: u64, _: TcpStream) {}
     fn is_removed(&self, peer: u64) -> bool {
