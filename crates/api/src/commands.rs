@@ -71,7 +71,9 @@ impl From<Refusal> for Error {
             Refusal::LeaseExists => Known::LeaseExists.into(),
             Refusal::LeaseTtlTooLarge => Known::LeaseTtlTooLarge.into(),
             Refusal::Unavailable(unavailable) => unavailable.into(),
-            Refusal::NoInteger | Refusal::Overflow => Self::precondition(refusal),
+            Refusal::WrongType => Self::Refused(Kind::WrongType, refusal.to_string()),
+            Refusal::FieldTooLong { .. } => Self::invalid(refusal),
+            Refusal::NoInteger | Refusal::FieldNoInteger | Refusal::Overflow => Self::precondition(refusal),
             Refusal::KeyTooLong { .. } | Refusal::TooMuchMetadata { .. } => Self::invalid(refusal),
             Refusal::ResponseTooLarge => Self::response_too_large(kv::REPLY_BYTES_MAX),
             Refusal::RangeTooLarge | Refusal::DeletesTooMuch => {
@@ -128,10 +130,11 @@ pub(crate) fn check_space_for(engine: &Engine, operation: &kv::Operation) -> Res
 /// Whether a kv operation may make the store grow. Deletions, and deadlines of keys that are there, are ways to
 /// free space; a transaction grows if one of its steps may.
 fn grows(operation: &kv::Operation) -> bool {
-    use kv::Operation::{Delete, Increment, LeaseGrant, LeaseKeepAlive, LeaseRevoke, Put, Txn};
+    use kv::Operation::{Delete, Increment, LeaseGrant, LeaseKeepAlive, LeaseRevoke, Put, Txn, WriteFields};
     match operation {
         Put(put) => put_grows(put),
         Txn(txn) => txn_grows(txn),
+        WriteFields(write) => fields_grow(write),
         Increment(_) | LeaseGrant(_) => true,
         Delete(_) | LeaseRevoke(_) | LeaseKeepAlive(_) => false,
     }
@@ -141,11 +144,21 @@ fn put_grows(put: &kv::Put) -> bool {
     !put.ignore_value || put.ttl.is_none()
 }
 
+fn fields_grow(write: &kv::WriteFields) -> bool {
+    use kv::FieldAction::{Delete, Expire};
+    !write.changes.iter().all(|change| match change.action {
+        Some(Delete(_)) => true,
+        Some(Expire(_)) => change.ttl.is_some(),
+        _ => false,
+    })
+}
+
 fn txn_grows(txn: &kv::Txn) -> bool {
     use kv::txn_operation::Step;
     txn.success.iter().chain(&txn.failure).any(|operation| match &operation.step {
         Some(Step::Put(put)) => put_grows(put),
         Some(Step::Txn(txn)) => txn_grows(txn),
+        Some(Step::WriteFields(write)) => fields_grow(write),
         Some(Step::Range(_) | Step::Delete(_) | Step::Publish(_)) | None => false,
     })
 }

@@ -157,12 +157,13 @@ fn system_operation(random: &mut Random) -> system::Operation {
 }
 
 fn kv_operation(random: &mut Random) -> kv::Operation {
-    match random.below(9) {
+    match random.below(10) {
         0 => kv::Operation::Delete(delete(random)),
         1 | 2 => kv::Operation::Txn(txn(random, 0)),
         3 => kv::Operation::LeaseGrant(kv::LeaseGrant { id: signed(random), ttl_s: signed(random) }),
         4 => kv::Operation::LeaseRevoke(signed(random)),
         5 => kv::Operation::LeaseKeepAlive(signed(random)),
+        7 => kv::Operation::WriteFields(write_fields(random)),
         6 => kv::Operation::Increment(kv::Increment { key: bytes(random), by: signed(random) }),
         _ => kv::Operation::Put(put(random)),
     }
@@ -187,6 +188,42 @@ fn put(random: &mut Random) -> kv::Put {
         ttl,
         metadata: vec![signed(random); metadata],
         keep_metadata: random.once_in(6),
+    }
+}
+
+fn write_fields(random: &mut Random) -> kv::WriteFields {
+    let ttl = |random: &mut Random| match random.below(9) {
+        0 => Some(kv::Ttl::Milliseconds(number(random))),
+        1 => Some(kv::Ttl::At(number(random))),
+        2 => Some(kv::Ttl::Keep(random.once_in(2))),
+        3 => Some(kv::Ttl::Restart(random.once_in(2))),
+        _ => None,
+    };
+    let many = random.once_in(20);
+    let changes = (0..if many { 3000 } else { random.below(4) }).map(|at| {
+        let action = match random.below(8) {
+            0 => None,
+            1 => Some(kv::FieldAction::PutNew(bytes(random))),
+            2 => Some(kv::FieldAction::Add(signed(random))),
+            3 => Some(kv::FieldAction::Delete(random.once_in(2))),
+            4 => Some(kv::FieldAction::Expire(random.once_in(2))),
+            _ => Some(kv::FieldAction::Put(signed(random).to_string().into())),
+        };
+        match many {
+            true => kv::FieldChange {
+                field: at.to_string().into(),
+                action: Some(kv::FieldAction::Put(Bytes::new())),
+                ttl: ttl(random),
+            },
+            false => kv::FieldChange { field: bytes(random), action, ttl: ttl(random) },
+        }
+    });
+    kv::WriteFields {
+        changes: changes.collect(),
+        key: bytes(random),
+        anew: random.once_in(6),
+        persist: random.once_in(6),
+        ttl: ttl(random),
     }
 }
 
@@ -229,6 +266,7 @@ fn step(random: &mut Random, depth: u64) -> kv::TxnOperation {
         1 | 2 => Step::Range(range(random)),
         3 if random.once_in(4) => Step::Publish(publish(random)),
         3 => Step::Delete(delete(random)),
+        6 => Step::WriteFields(write_fields(random)),
         // It ends: each level is less likely than the one above it.
         4 | 5 if random.below(4 + depth) < 3 => Step::Txn(txn(random, depth + 1)),
         _ => Step::Put(put(random)),

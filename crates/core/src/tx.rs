@@ -95,6 +95,11 @@ impl<'a> Tx<'a> {
         }
     }
 
+    /// How many records this command has written or deleted with a history so far.
+    pub fn changed(&self) -> usize {
+        self.changes.len()
+    }
+
     /// The value of `key`.
     pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
         self.view().get(key)

@@ -102,7 +102,7 @@ impl From<Kind> for Code {
             Kind::InvalidArgument => Self::InvalidArgument,
             Kind::NotFound => Self::NotFound,
             Kind::AlreadyExists => Self::AlreadyExists,
-            Kind::FailedPrecondition => Self::FailedPrecondition,
+            Kind::FailedPrecondition | Kind::WrongType => Self::FailedPrecondition,
             Kind::Aborted => Self::Aborted,
             Kind::OutOfRange => Self::OutOfRange,
             Kind::ResourceExhausted => Self::ResourceExhausted,

@@ -11,6 +11,8 @@ pub(crate) enum Kind {
     AlreadyExists,
     /// The state does not allow it.
     FailedPrecondition,
+    /// The key holds another kind of value.
+    WrongType,
     /// A concurrent change came first.
     Aborted,
     /// The revision asked for is in the future or compacted.

@@ -23,6 +23,7 @@ impl Error {
             Self::Etcd(Known::TooManyRequests) => propose(ProposeError::Busy),
             Self::Etcd(known) => format!("ERR {}", plain(known.text())),
             Self::Refused(Kind::Aborted, text) => format!("BUSY {text}"),
+            Self::Refused(Kind::WrongType, text) => format!("WRONGTYPE {text}"),
             Self::Refused(Kind::Unavailable, text) => format!("TRYAGAIN {text}"),
             Self::Refused(_, text) => format!("ERR {text}"),
             Self::Detailed(refusal) => Self::Refused(refusal.kind, refusal.text.clone()).resp(),

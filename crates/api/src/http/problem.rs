@@ -200,7 +200,7 @@ fn of_kind(kind: Kind, detail: &str) -> Problem {
         Kind::NotFound => (StatusCode::NOT_FOUND, "not_found", "Not found"),
         Kind::AlreadyExists => (StatusCode::CONFLICT, "already_exists", "It exists already"),
         Kind::Aborted => (StatusCode::CONFLICT, "aborted", "A concurrent change came first"),
-        Kind::FailedPrecondition => {
+        Kind::FailedPrecondition | Kind::WrongType => {
             (StatusCode::UNPROCESSABLE_ENTITY, "precondition", "The state does not allow it")
         }
         Kind::ResourceExhausted => (StatusCode::PAYLOAD_TOO_LARGE, "too_large", "The answer is too large"),

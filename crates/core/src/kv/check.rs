@@ -1,6 +1,7 @@
 //! What can refuse a put, a deletion or a transaction, checked before anything is written.
 
 use super::command::{Delete, Publish, Put, Range, Txn, txn_operation::Step};
+use super::fields::Plan;
 use super::own::Own;
 use super::range::{Bounds, answer_bytes, check_revision, each_record, range_in};
 use super::record::{self, KEY_BYTES_MAX, Lease};
@@ -128,6 +129,10 @@ pub(super) fn check_path<'t>(
                     done!(own.delete(delete, work));
                 }
                 answered.extend(answered_by_delete(delete));
+            }
+            Step::WriteFields(write) => {
+                done!(Plan::of(tx, write)?);
+                own.write_fields(write);
             }
             Step::Publish(publish) => done!(check_publish(publish)),
             Step::Txn(inner) => done!(check_path(tx, inner, path, (&mut *answered, &mut *own), work)?),

@@ -12,7 +12,7 @@ use prost::Message;
 #[derive(Clone, PartialEq, Message)]
 pub struct Command {
     /// Which operation.
-    #[prost(oneof = "Operation", tags = "1, 2, 3, 4, 5, 6, 7")]
+    #[prost(oneof = "Operation", tags = "1, 2, 3, 4, 5, 6, 7, 8")]
     pub operation: Option<Operation>,
 }
 
@@ -40,18 +40,24 @@ pub enum Operation {
     /// Add to a number.
     #[prost(message, tag = "7")]
     Increment(Increment),
+    /// Change fields of a hash.
+    #[prost(message, tag = "8")]
+    WriteFields(WriteFields),
 }
 
 static PUT: Costs = Costs(&[(11, Part::Varints(size_of::<i64>()))]);
-static STEP: Costs = Costs(&[(2, Part::Message(0, &PUT)), (4, Part::Message(0, &TXN))]);
+static FIELDS: Costs = Costs(&[(2, Part::Message(size_of::<FieldChange>(), &NOTHING))]);
+static STEP: Costs =
+    Costs(&[(2, Part::Message(0, &PUT)), (4, Part::Message(0, &TXN)), (6, Part::Message(0, &FIELDS))]);
 static NOTHING: Costs = Costs(&[]);
 static TXN: Costs = Costs(&[
     (1, Part::Message(size_of::<Compare>(), &NOTHING)),
     (2, Part::Message(size_of::<TxnOperation>(), &STEP)),
     (3, Part::Message(size_of::<TxnOperation>(), &STEP)),
 ]);
-static COMMAND: Costs = Costs(&[(1, Part::Message(0, &PUT)), (3, Part::Message(0, &TXN))]);
-const _: () = assert!(TXN.is_sound() && STEP.is_sound());
+static COMMAND: Costs =
+    Costs(&[(1, Part::Message(0, &PUT)), (3, Part::Message(0, &TXN)), (8, Part::Message(0, &FIELDS))]);
+const _: () = assert!(TXN.is_sound() && STEP.is_sound() && FIELDS.is_sound());
 
 impl CommandMessage for Command {
     const COSTS: &'static Costs = &COMMAND;
@@ -136,6 +142,62 @@ pub enum Ttl {
     /// Expire at this stamp, milliseconds since the Unix epoch.
     #[prost(uint64, tag = "10")]
     At(u64),
+}
+
+/// Changes fields of the hash at a key; the key is made where it is absent, and deleted with its last field. Lease
+/// and metadata of a hash that is there stay.
+#[derive(Clone, PartialEq, Message)]
+pub struct WriteFields {
+    /// Not empty.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub key: Bytes,
+    /// No field twice.
+    #[prost(message, repeated, tag = "2")]
+    pub changes: Vec<FieldChange>,
+    /// Begin with an empty hash, whatever the key holds.
+    #[prost(bool, tag = "3")]
+    pub anew: bool,
+    /// The key loses its time to live.
+    #[prost(bool, tag = "4")]
+    pub persist: bool,
+    /// The key's time to live. Without one that of a hash which is there stays.
+    #[prost(oneof = "Ttl", tags = "7, 8, 9, 10")]
+    pub ttl: Option<Ttl>,
+}
+
+/// What happens to one field.
+#[derive(Clone, PartialEq, Message)]
+pub struct FieldChange {
+    /// Its name; may be empty.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub field: Bytes,
+    /// The change.
+    #[prost(oneof = "FieldAction", tags = "2, 3, 4, 5, 6")]
+    pub action: Option<FieldAction>,
+    /// The field's own time to live, judged by batch stamps. Without one a written field has none, and one that is
+    /// added to keeps its own.
+    #[prost(oneof = "Ttl", tags = "7, 8, 9, 10")]
+    pub ttl: Option<Ttl>,
+}
+
+/// What [`FieldChange`] does.
+#[derive(Clone, PartialEq, Eq, prost::Oneof)]
+pub enum FieldAction {
+    /// Write this value.
+    #[prost(bytes = "bytes", tag = "2")]
+    Put(Bytes),
+    /// Write this value if the field is absent.
+    #[prost(bytes = "bytes", tag = "3")]
+    PutNew(Bytes),
+    /// Add to the decimal number; an absent field counts as 0.
+    #[prost(sint64, tag = "4")]
+    Add(i64),
+    /// Delete the field.
+    #[prost(bool, tag = "5")]
+    Delete(bool),
+    /// Change only the time to live of a field that is there.
+    #[prost(bool, tag = "6")]
+    Expire(bool),
 }
 
 /// Says something to whoever listens to a channel.
@@ -250,7 +312,7 @@ pub struct Txn {
 #[derive(Clone, PartialEq, Message)]
 pub struct TxnOperation {
     /// The step.
-    #[prost(oneof = "txn_operation::Step", tags = "1, 2, 3, 4, 5")]
+    #[prost(oneof = "txn_operation::Step", tags = "1, 2, 3, 4, 5, 6")]
     pub step: Option<txn_operation::Step>,
 }
 
@@ -274,6 +336,9 @@ pub mod txn_operation {
         /// A message.
         #[prost(message, tag = "5")]
         Publish(super::Publish),
+        /// Changes of a hash's fields.
+        #[prost(message, tag = "6")]
+        WriteFields(super::WriteFields),
     }
 }
 

@@ -26,7 +26,7 @@ fn txn_covers_ranges(txn: &Txn) -> bool {
             Step::Range(range) => !range.range_end.is_empty(),
             Step::Delete(delete) => !delete.range_end.is_empty(),
             Step::Txn(inner) => txn_covers_ranges(inner),
-            Step::Put(_) | Step::Publish(_) => false,
+            Step::Put(_) | Step::WriteFields(_) | Step::Publish(_) => false,
         })
 }
 
@@ -55,7 +55,7 @@ fn look_at_txn(view: View<'_>, txn: &Txn, work: &mut Work) -> Done<()> {
             Step::Range(range) => look_at(view, &range.key, &range.range_end, work)?,
             Step::Delete(delete) => look_at_delete(view, delete, work)?,
             Step::Txn(inner) => look_at_txn(view, inner, work)?,
-            Step::Put(_) | Step::Publish(_) => Ok(()),
+            Step::Put(_) | Step::WriteFields(_) | Step::Publish(_) => Ok(()),
         });
     }
     Ok(Ok(()))

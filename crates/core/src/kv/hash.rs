@@ -4,7 +4,8 @@
 //! the expiry index, not how records are stored. So they are the same for the same revision on every replica,
 //! whatever it has compacted, restored or flushed, for as long as the revision can be read.
 
-use super::record::{self, Record};
+use super::query::fields;
+use super::record::{self, Field, Record};
 use crate::mutants;
 use crate::store::{Order, StoreError, View};
 use crate::types::Sequence;
@@ -13,7 +14,8 @@ use crate::types::Sequence;
 ///
 /// A key is its length, itself, create revision, mod revision, version, lease, stamp of the last write,
 /// deadline (0 for none), the number of its metadata, those, the value's length, the value. Numbers have 8
-/// bytes, little-endian.
+/// bytes, little-endian. Of a hash, whose value says how many fields it has, the fields follow: each is its name and
+/// its value, with their lengths, and its deadline.
 ///
 /// # Errors
 /// The store failed.
@@ -24,8 +26,17 @@ pub fn hash(view: View<'_>, mut add: impl FnMut(&[u8])) -> Result<(), StoreError
         let (key, record) = (&store_key[record::KEYS.len()..], Record::decode(stored)?);
         add(&(key.len() as u64).to_le_bytes());
         add(key);
-        let Record { create_revision, mod_revision, version, updated, lease, expires, metadata, value } =
-            record;
+        let Record {
+            create_revision,
+            mod_revision,
+            version,
+            updated,
+            lease,
+            expires,
+            metadata,
+            collection,
+            value,
+        } = record;
         let deadline = expires.map_or(0, |expires| expires.at.0);
         let numbers = [
             create_revision,
@@ -40,6 +51,15 @@ pub fn hash(view: View<'_>, mut add: impl FnMut(&[u8])) -> Result<(), StoreError
         metadata.iter().for_each(|number| add(&number.to_le_bytes()));
         add(&(value.len() as u64).to_le_bytes());
         add(&value);
+        let Some(hash) = collection else { continue };
+        for field in fields(view, hash, b"") {
+            let (name, Field { value, expires }) = field?;
+            for part in [name, value] {
+                add(&(part.len() as u64).to_le_bytes());
+                add(&part);
+            }
+            add(&expires.map_or(0, |at| at.0).to_le_bytes());
+        }
     }
     Ok(())
 }

@@ -14,11 +14,12 @@ use super::command::{
 };
 use super::compare::choose_path;
 use super::deadline::Deadline;
+use super::fields::Plan;
 use super::number::integer;
 use super::own::Own;
 use super::range::range_in;
 use super::recent::{Previous, Recent};
-use super::record::{self, Expiring, Lease, Record};
+use super::record::{self, Collection, CollectionId, Expiring, Lease, Record};
 use super::reply::{Done, KeyValue, Refusal, Reply, Response, done};
 use super::txn;
 use super::work::{LEASE_KEYS_MAX, Work};
@@ -40,14 +41,16 @@ pub const LEASE_TTL_S_MAX: i64 = 9_000_000_000;
 /// The kv face's machine: the store holds its state; this holds what is derived from it.
 #[derive(Debug)]
 pub struct Machine {
-    expiries: ExpiryIndex,
+    pub(super) expiries: ExpiryIndex,
     recent: Recent,
     /// By lease that ends in steps: where the attachments begin that are left. Those before have left deletions
     /// behind, which a look from the beginning would pass over again. Invisible from outside, so what is
     /// forgotten costs only time.
     ending: BTreeMap<i64, Vec<u8>>,
+    /// By collection that no key holds any more: as `ending`, of its fields.
+    pub(super) clearing: BTreeMap<CollectionId, Vec<u8>>,
     /// What is left of the present entry's bounds.
-    work: Work,
+    pub(super) work: Work,
 }
 
 impl Machine {
@@ -60,6 +63,7 @@ impl Machine {
             expiries: ExpiryIndex::open(view, record::EXPIRIES)?,
             recent: Recent::default(),
             ending: BTreeMap::new(),
+            clearing: BTreeMap::new(),
             work: Work::new(),
         })
     }
@@ -110,6 +114,10 @@ impl Machine {
             Operation::LeaseRevoke(id) => self.revoke(tx, id),
             Operation::LeaseKeepAlive(id) => keep_alive(tx, id),
             Operation::Increment(increment) => self.increment(tx, increment),
+            Operation::WriteFields(write) => {
+                let plan = done!(Plan::of(tx, &write)?);
+                self.write_fields(tx, write, plan).map(Ok)
+            }
         }
     }
 
@@ -120,11 +128,29 @@ impl Machine {
         let whole = put.prev_kv || put.ignore_value || put.keep_metadata;
         let (previous, record) = self.previous(tx, &store_key, &put.key, whole)?;
         let next = self.successor(tx, &put, previous, record.as_ref());
-        self.attach(tx, &put.key, previous.map_or(0, |previous| previous.lease), next.lease);
-        self.recent.note(&put.key, Some(Previous::of(&next)));
-        tx.change(store_key, Some(next.encode()));
+        self.replace(tx, store_key, previous, &next);
         let shown = record.filter(|_| put.prev_kv);
         Ok(Response::Put(shown.map(|record| record.into_key_value(put.key))))
+    }
+
+    /// Writes a key's record in place of `previous`. The deadline's entry is written already.
+    pub(super) fn replace(
+        &mut self,
+        tx: &mut Tx<'_>,
+        store_key: Bytes,
+        previous: Option<Previous>,
+        next: &Record,
+    ) {
+        let key = record::key_of(&store_key);
+        self.attach(tx, key, previous.map_or(0, |previous| previous.lease), next.lease);
+        self.recent.note(key, Some(Previous::of(next)));
+        let id = |collection: Collection| collection.id;
+        if let Some(before) = previous.and_then(|previous| previous.collection).map(id)
+            && next.collection.map(id) != Some(before)
+        {
+            self.give_up(tx, before);
+        }
+        tx.change(store_key, Some(next.encode()));
     }
 
     fn increment(&mut self, tx: &mut Tx<'_>, Increment { key, by }: Increment) -> Done<Response> {
@@ -132,6 +158,9 @@ impl Machine {
         let record = tx.get(&record::store_key(&key))?.map(Record::decode).transpose()?;
         // One that is over only waits to be deleted: the count begins anew, without its time to live.
         let record = record.filter(|record| record.expires.is_none_or(|has| !has.is_over(tx.stamp())));
+        if record.as_ref().is_some_and(|record| record.collection.is_some()) {
+            return Ok(Err(Refusal::WrongType));
+        }
         let text = record.as_ref().map_or(&b"0"[..], |record| &record.value);
         let Some(before) = integer(text) else {
             return Ok(Err(Refusal::NoInteger));
@@ -156,13 +185,20 @@ impl Machine {
         Ok((record.as_ref().map(Previous::of), record))
     }
 
-    /// Deletes one key's record, which is attached to `lease` and has its entry in the expiry index unless
-    /// `expires` is `None`.
-    fn remove(&mut self, tx: &mut Tx<'_>, store_key: Bytes, lease: i64, expires: Option<Deadline>) {
+    /// Deletes one key's record, which has its entry in the expiry index unless `expires` is `None`.
+    pub(super) fn remove(
+        &mut self,
+        tx: &mut Tx<'_>,
+        store_key: Bytes,
+        Held { lease, expires, collection }: Held,
+    ) {
         let key = record::key_of(&store_key);
         self.attach(tx, key, lease, 0);
         if let Some(expires) = expires {
             expires.cancel(&self.expiries, tx, key);
+        }
+        if let Some(collection) = collection {
+            self.give_up(tx, collection.id);
         }
         self.recent.note_deleted(key);
         tx.change(store_key, None);
@@ -186,8 +222,8 @@ impl Machine {
     fn delete(&mut self, tx: &mut Tx<'_>, doomed: Vec<Doomed>) -> Response {
         let deleted = doomed.len() as i64;
         let mut prev_kvs = Vec::new();
-        for Doomed { store_key, lease, expires, shown } in doomed {
-            self.remove(tx, store_key, lease, expires);
+        for Doomed { store_key, held, shown } in doomed {
+            self.remove(tx, store_key, held);
             prev_kvs.extend(shown);
         }
         Response::Delete { deleted, prev_kvs }
@@ -226,6 +262,10 @@ impl Machine {
                     self.delete(tx, doomed)
                 }
                 Step::Txn(inner) => done!(self.run(tx, inner, path)?),
+                Step::WriteFields(write) => {
+                    let plan = done!(Plan::of(tx, &write)?);
+                    self.write_fields(tx, write, plan)?
+                }
                 Step::Publish(Publish { channel, payload }) => {
                     tx.publish(Message { channel, payload });
                     Response::Published
@@ -296,7 +336,9 @@ impl Machine {
         self.work.lease_keys_left = if more { 0 } else { left - found };
         for store_key in keys {
             let (previous, _) = self.previous(tx, &store_key, record::key_of(&store_key), false)?;
-            self.remove(tx, store_key, id, previous.and_then(|previous| previous.expires));
+            let (expires, collection) =
+                previous.map_or((None, None), |previous| (previous.expires, previous.collection));
+            self.remove(tx, store_key, Held { lease: id, expires, collection });
         }
         self.expiries.remove(tx, lease.entry, &Expiring::Lease(id).encode());
         if more {
@@ -321,7 +363,7 @@ impl Machine {
 
     // Expiry.
 
-    fn expect_expiry(&mut self, tx: &mut Tx<'_>, deadline: Stamp, what: &Expiring) {
+    pub(super) fn expect_expiry(&mut self, tx: &mut Tx<'_>, deadline: Stamp, what: &Expiring) {
         self.expiries.add(tx, deadline, &what.encode());
     }
 
@@ -358,6 +400,8 @@ impl Machine {
         match Expiring::decode(due.subject)? {
             Expiring::Lease(id) => self.expire_lease(tx, id, due.deadline),
             Expiring::Key(key) => self.expire_key(tx, &key, due.deadline),
+            Expiring::Field(id, field) => self.expire_field(tx, id, &field, due.deadline),
+            Expiring::Garbage(id) => self.clear(tx, id),
         }
     }
 
@@ -388,7 +432,7 @@ impl Machine {
         if at > tx.stamp() {
             self.expect_expiry(tx, at, &Expiring::Key(key.clone()));
         } else {
-            self.remove(tx, store_key, record.lease, None);
+            self.remove(tx, store_key, Held { expires: None, ..Held::by(&Previous::of(&record)) });
         }
         Ok(())
     }
@@ -414,6 +458,8 @@ impl Machine {
             Some(record) if put.ignore_value => record.value.clone(),
             _ => put.value.clone(),
         };
+        // With the value that is kept, so is what it is about.
+        let collection = record.filter(|_| put.ignore_value).and_then(|record| record.collection);
         Record {
             create_revision: previous.map_or(revision, |previous| previous.create_revision),
             mod_revision: revision,
@@ -422,16 +468,30 @@ impl Machine {
             lease,
             expires,
             metadata,
+            collection,
             value,
         }
+    }
+}
+
+/// What goes with a key's record.
+pub(super) struct Held {
+    lease: i64,
+    expires: Option<Deadline>,
+    collection: Option<Collection>,
+}
+
+impl Held {
+    pub(super) fn by(record: &Previous) -> Self {
+        let Previous { lease, expires, collection, .. } = *record;
+        Self { lease, expires, collection }
     }
 }
 
 /// A key that is about to be deleted.
 struct Doomed {
     store_key: Bytes,
-    lease: i64,
-    expires: Option<Deadline>,
+    held: Held,
     /// If the client wants to see it.
     shown: Option<KeyValue>,
 }
@@ -441,12 +501,12 @@ fn doomed(view: View<'_>, delete: &Delete, work: &mut Work) -> Done<Vec<Doomed>>
     let (mut doomed, by_range) = (Vec::new(), !delete.range_end.is_empty());
     let read = each_deleted(view, delete, work, |store_key, value| {
         let record = Record::decode(value)?;
-        let (lease, expires) = (record.lease, record.expires);
+        let held = Held::by(&Previous::of(&record));
         // A copy: what a scan returns may be a slice of a whole block.
         let store_key = if by_range { Bytes::copy_from_slice(&store_key) } else { store_key };
         let key = || record::client_key(&store_key).expect("the bounds lie within the keys' records");
         let shown = delete.prev_kv.then(|| record.into_key_value(key()));
-        doomed.push(Doomed { store_key, lease, expires, shown });
+        doomed.push(Doomed { store_key, held, shown });
         Ok(())
     });
     done!(read?);
@@ -465,12 +525,16 @@ fn keep_alive(tx: &mut Tx<'_>, id: i64) -> Done<Response> {
     Ok(Ok(Response::Lease { id, ttl_s: lease.ttl_s as i64 }))
 }
 
-fn after(stamp: Stamp, ms: u64) -> Stamp {
+pub(super) fn after(stamp: Stamp, ms: u64) -> Stamp {
     Stamp(stamp.0.saturating_add(ms))
 }
 
 /// The deadline and the time to live that a put gives to a key which had `before`.
-fn wanted_deadline(stamp: Stamp, ttl: Option<Ttl>, before: Option<Deadline>) -> Option<(Stamp, u64)> {
+pub(super) fn wanted_deadline(
+    stamp: Stamp,
+    ttl: Option<Ttl>,
+    before: Option<Deadline>,
+) -> Option<(Stamp, u64)> {
     // A key that is over only waits to be deleted: it has no time to live that could be kept. A write must not go
     // with it.
     let before = before.filter(|before| !before.is_over(stamp));

@@ -5,11 +5,12 @@
 //! implementation of [`Store`] runs it in its own tests (feature `testing`).
 
 use super::number::integer;
-use super::record::EXPIRIES;
+use super::record::{EXPIRIES, FIELDS};
 use super::{
-    Compare, CompareResult, CompareTarget, Delete, Floor, Increment, KeyValue, LeaseGrant, Operation,
-    Publish, Put, Range, RangeReply, Refusal, Reply, Response, SortOrder, SortTarget, Ttl, Txn, TxnOperation,
-    change_to_key_value, floor, lease, leases, range, txn_operation::Step,
+    Compare, CompareResult, CompareTarget, Delete, FieldAction, FieldChange, FieldsReply, Floor, Increment,
+    KeyValue, Kind, LeaseGrant, Operation, Publish, Put, Range, RangeReply, Refusal, Reply, Response,
+    SortOrder, SortTarget, Ttl, Txn, TxnOperation, WriteFields, change_to_key_value, fields, find, floor,
+    lease, leases, range, txn_operation::Step,
 };
 use crate::history::{self, Event, Unavailable};
 use crate::store::Order;
@@ -20,12 +21,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 type State = BTreeMap<Bytes, Kept>;
 
-/// A key as clients see it, and its last given time to live.
+/// A key as clients see it, its last given time to live, and the fields of a hash.
 #[derive(Clone, Debug, PartialEq)]
 struct Kept {
     kv: KeyValue,
     ttl_ms: u64,
+    fields: Fields,
 }
+
+/// Values with their deadlines.
+type Fields = BTreeMap<Bytes, (Bytes, Option<u64>)>;
 
 #[derive(Clone, Copy)]
 struct Granted {
@@ -91,6 +96,22 @@ pub fn check(store: &dyn Store, seed: u64, steps: usize, applied: &mut dyn FnMut
         assert_eq!(events.next(), None, "{run}: more events than changes");
         model.compare(store, &machines, &mut random, &run);
     }
+    // What no key holds any more goes by itself.
+    let expire = [system::Operation::Expire(5000).into_command()];
+    for _ in 0..20 {
+        let index = machines.progress().index.next();
+        model.stamp += 1;
+        let outcome = machines.apply(store, index, Term(term), Batch::encode(Stamp(model.stamp), &expire));
+        let mut events = outcome.expect("the store does not fail").events.into_iter().peekable();
+        model.expire(&mut events, &[], &format!("seed {seed}, at the end"));
+        applied(index, random.number());
+    }
+    let view = View::new(store, machines.progress().sequence);
+    let left = view.scan_prefix(&FIELDS, Order::Ascending).count();
+    let fields: usize = model.state().values().map(|kept| kept.fields.len()).sum();
+    assert_eq!(left, fields, "seed {seed}: fields in the end");
+    let entries = view.scan_prefix(&EXPIRIES, Order::Ascending).count();
+    assert_eq!(entries, model.entries(), "seed {seed}: entries of the expiry index in the end");
 }
 
 #[derive(Clone, Debug)]
@@ -138,13 +159,14 @@ fn revision(random: &mut Random, model: &Model) -> i64 {
 }
 
 fn ask(random: &mut Random, model: &Model) -> Asked {
-    Asked::Kv(match random.below(16) {
+    Asked::Kv(match random.below(19) {
         0 => Operation::LeaseGrant(LeaseGrant { id: lease_id(random), ttl_s: random.below(3) as i64 }),
         1 => Operation::LeaseRevoke(lease_id(random)),
         2 => Operation::LeaseKeepAlive(lease_id(random)),
         3 => Operation::Delete(delete(random)),
         4..=7 => Operation::Txn(txn(random, model, 0)),
         8 if random.once_in(8) => return Asked::Compact(revision(random, model).max(0) as u64),
+        10..=12 => Operation::WriteFields(write_fields(random)),
         9 => Operation::Increment(Increment { key: key(random), by: random.below(100) as i64 - 50 }),
         _ => Operation::Put(put(random)),
     })
@@ -168,6 +190,32 @@ fn put(random: &mut Random) -> Put {
         metadata: (0..random.below(3)).map(|_| random.below(9) as i64 - 4).collect(),
         keep_metadata: random.once_in(8),
     }
+}
+
+fn write_fields(random: &mut Random) -> WriteFields {
+    let ttl = |random: &mut Random| match random.below(8) {
+        0 => Some(Ttl::Milliseconds(random.below(900))),
+        1 => Some(Ttl::Keep(true)),
+        _ => None,
+    };
+    let mut changes = Vec::new();
+    for name in 0..6 {
+        if !random.once_in(3) {
+            continue;
+        }
+        let text = Bytes::from(format!("{}", random.below(5)));
+        let action = match random.below(7) {
+            0 => FieldAction::PutNew(text),
+            1 => FieldAction::Add(random.below(9) as i64),
+            2 | 3 => FieldAction::Delete(true),
+            4 => FieldAction::Expire(true),
+            _ => FieldAction::Put(text),
+        };
+        let field = if random.once_in(50) { "f0".into() } else { format!("f{name}").into() };
+        changes.push(FieldChange { field, action: Some(action), ttl: ttl(random) });
+    }
+    let (anew, persist) = (random.once_in(12), random.once_in(12));
+    WriteFields { key: key(random), changes, anew, persist, ttl: ttl(random) }
 }
 
 fn delete(random: &mut Random) -> Delete {
@@ -218,6 +266,7 @@ fn txn(random: &mut Random, model: &Model, depth: u64) -> Txn {
                 5 if random.once_in(3) => {
                     Step::Publish(Publish { channel: key(random), payload: Bytes::new() })
                 }
+                6 => Step::WriteFields(write_fields(random)),
                 4 if depth < 2 => Step::Txn(txn(random, model, depth + 1)),
                 _ => Step::Put(put(random)),
             };
@@ -256,6 +305,13 @@ impl Model {
         granted.deadline.max(self.term_began + granted.ttl_s as u64 * 1000)
     }
 
+    /// How many entries the expiry index has, but for what no key holds any more.
+    fn entries(&self) -> usize {
+        let fields = |kept: &Kept| kept.fields.values().filter(|(_, until)| until.is_some()).count();
+        let of_key = |kept: &Kept| usize::from(kept.kv.expires.is_some()) + fields(kept);
+        self.leases.len() + self.state().values().map(of_key).sum::<usize>()
+    }
+
     /// Adds a state that at least one write separates from the newest.
     fn commit(&mut self, state: State) {
         self.states.push(state);
@@ -274,6 +330,9 @@ impl Model {
         };
         loop {
             let state = self.state().clone();
+            if self.expire_field(events, run) {
+                continue;
+            }
             let dead: BTreeSet<&Bytes> = state
                 .iter()
                 .filter(|(_, kept)| due(self, kept) || lease_due(self, kept.kv.lease))
@@ -302,6 +361,60 @@ impl Model {
         }
         let (stamp, began) = (self.stamp, self.term_began);
         self.leases.retain(|_, granted| granted.deadline.max(began + granted.ttl_s as u64 * 1000) > stamp);
+    }
+
+    /// Takes the event of a field's expiry off `events`, if it is one. It takes a revision of its own.
+    fn expire_field(
+        &mut self,
+        events: &mut std::iter::Peekable<std::vec::IntoIter<Event>>,
+        run: &str,
+    ) -> bool {
+        let over = |fields: &Fields, stamp| {
+            fields
+                .iter()
+                .find(|(_, (_, until))| until.is_some_and(|at| at <= stamp))
+                .map(|(name, _)| name.clone())
+        };
+        // A key that is over may go first, or lose fields first.
+        let Some(event) = events.peek().cloned() else {
+            for (key, kept) in self.state() {
+                assert_eq!(over(&kept.fields, self.stamp), None, "{run}: a field of {key:?} should expire");
+            }
+            return false;
+        };
+        let told: Vec<_> = changes(&event).collect();
+        let [(kv, written)] = &told[..] else { return false };
+        let Some(kept) = self.state().get(&kv.key) else { return false };
+        let due: Vec<Bytes> = (kept.fields.iter())
+            .filter(|(_, (_, until))| until.is_some_and(|at| at <= self.stamp))
+            .map(|(name, _)| name.clone())
+            .collect();
+        let left = kept.fields.len().saturating_sub(1) as u64;
+        let last = left == 0 && !written && kept.kv.expires.is_none_or(|at| at.0 > self.stamp);
+        if due.is_empty() || !(last || *written) {
+            return false;
+        }
+        // The one that ends first, and of those the first by name.
+        let first = due
+            .iter()
+            .min_by_key(|name| (kept.fields[*name].1, (*name).clone()))
+            .expect("one is due")
+            .clone();
+        let (mut next, revision) = (self.state().clone(), self.newest() as i64 + 1);
+        if last {
+            next.remove(&kv.key);
+        } else {
+            let kept = next.get_mut(&kv.key).expect("it is there");
+            kept.fields.remove(&first);
+            kept.kv.value = about(&kept.fields);
+            kept.kv.mod_revision = revision;
+            kept.kv.version += 1;
+            kept.kv.updated = Stamp(self.stamp);
+        }
+        self.commit(next);
+        let event = events.next().expect("it was peeked at");
+        self.check_event(&event, run);
+        true
     }
 
     fn answer(&mut self, asked: Asked) -> crate::Reply {
@@ -360,9 +473,13 @@ impl Model {
                 granted.deadline = stamp + granted.ttl_s as u64 * 1000;
                 Response::Lease { id, ttl_s: granted.ttl_s }
             }
+            Operation::WriteFields(write) => self.write_fields(&mut state, &mut written, &write)?,
             Operation::Increment(Increment { key, by }) => {
                 if key.is_empty() {
                     return Err(Refusal::EmptyKey);
+                }
+                if state.get(&key).is_some_and(|kept| kept.kv.kind == Kind::Hash) {
+                    return Err(Refusal::WrongType);
                 }
                 let found = state.get(&key).map(|kept| kept.kv.value.to_vec());
                 let text = found.as_deref().unwrap_or(b"0");
@@ -402,10 +519,99 @@ impl Model {
             metadata: before
                 .filter(|_| put.keep_metadata)
                 .map_or(put.metadata.clone(), |kept| kept.kv.metadata.clone()),
+            kind: before.filter(|_| put.ignore_value).map_or(Kind::String, |kept| kept.kv.kind),
         };
-        state.insert(put.key.clone(), Kept { kv, ttl_ms: expires.map_or(0, |(_, ms)| ms) });
+        let fields = before.filter(|_| put.ignore_value).map_or_else(Fields::new, |kept| kept.fields.clone());
+        state.insert(put.key.clone(), Kept { kv, ttl_ms: expires.map_or(0, |(_, ms)| ms), fields });
         *written = true;
         Ok(Response::Put(previous.map(|kept| kept.kv).filter(|_| put.prev_kv)))
+    }
+
+    fn write_fields(
+        &self,
+        state: &mut State,
+        written: &mut bool,
+        write: &WriteFields,
+    ) -> Result<Response, Refusal> {
+        if write.key.is_empty() {
+            return Err(Refusal::EmptyKey);
+        }
+        let names: BTreeSet<&Bytes> = write.changes.iter().map(|change| &change.field).collect();
+        if names.len() < write.changes.len() {
+            return Err(Refusal::Malformed);
+        }
+        let stored = self.state().get(&write.key);
+        let hash = stored.filter(|_| !write.anew);
+        if hash.is_some_and(|kept| kept.kv.kind == Kind::String) {
+            return Err(Refusal::WrongType);
+        }
+        let mut fields = hash.map_or_else(Fields::new, |kept| kept.fields.clone());
+        let (mut reply, mut touched) = (FieldsReply::default(), write.anew && stored.is_some());
+        touched |= hash.is_some() && (write.persist || write.ttl.is_some());
+        for FieldChange { field, action, ttl } in &write.changes {
+            let before = fields.get(field).cloned();
+            let keep = Some(Ttl::Keep(true));
+            let (value, ttl) = match action.as_ref().expect("there is one") {
+                FieldAction::Put(value) => (Some(value.clone()), *ttl),
+                FieldAction::PutNew(_) if before.is_some() => continue,
+                FieldAction::PutNew(value) => (Some(value.clone()), *ttl),
+                FieldAction::Add(by) => {
+                    let text = before.as_ref().map_or(&b"0"[..], |(value, _)| value);
+                    reply.number = integer(text).ok_or(Refusal::FieldNoInteger)? + by;
+                    (Some(reply.number.to_string().into()), ttl.or(keep))
+                }
+                FieldAction::Delete(_) | FieldAction::Expire(_) if before.is_none() => continue,
+                FieldAction::Delete(_) => (None, None),
+                FieldAction::Expire(_) => (before.clone().map(|(value, _)| value), *ttl),
+            };
+            touched = true;
+            let until = before.as_ref().and_then(|(_, until)| *until);
+            let until = match ttl {
+                Some(Ttl::Milliseconds(ms)) => Some(self.stamp + ms),
+                Some(Ttl::Keep(true)) => until,
+                _ => None,
+            };
+            match value {
+                Some(value) => {
+                    reply.added += i64::from(before.is_none());
+                    fields.insert(field.clone(), (value, until));
+                }
+                None => {
+                    reply.removed += 1;
+                    fields.remove(field);
+                }
+            }
+        }
+        if !touched {
+            return Ok(Response::Fields(reply));
+        }
+        if fields.is_empty() {
+            *written |= state.remove(&write.key).is_some();
+            return Ok(Response::Fields(reply));
+        }
+        *written = true;
+        let revision = self.newest() as i64 + 1;
+        let before = stored.and_then(|kept| Some((kept.kv.expires?, kept.ttl_ms)));
+        let expires = match write.ttl {
+            Some(Ttl::Milliseconds(ms)) => Some((Stamp(self.stamp + ms), ms)),
+            Some(Ttl::Keep(true)) => before,
+            None if !write.persist && hash.is_some() => before,
+            _ => None,
+        };
+        let kv = KeyValue {
+            key: write.key.clone(),
+            value: about(&fields),
+            create_revision: stored.map_or(revision, |kept| kept.kv.create_revision),
+            mod_revision: revision,
+            version: stored.map_or(1, |kept| kept.kv.version + 1),
+            lease: hash.map_or(0, |kept| kept.kv.lease),
+            expires: expires.map(|(at, _)| at),
+            updated: Stamp(self.stamp),
+            metadata: hash.map_or_else(Vec::new, |kept| kept.kv.metadata.clone()),
+            kind: Kind::Hash,
+        };
+        state.insert(write.key.clone(), Kept { kv, ttl_ms: expires.map_or(0, |(_, ms)| ms), fields });
+        Ok(Response::Fields(reply))
     }
 
     fn check_put(&self, state: &State, put: &Put) -> Result<(), Refusal> {
@@ -447,6 +653,9 @@ impl Model {
                 Step::Range(_) => {}
                 Step::Put(put) => self.check_put(self.state(), put)?,
                 Step::Delete(delete) if delete.key.is_empty() => return Err(Refusal::EmptyKey),
+                Step::WriteFields(write) => {
+                    self.write_fields(&mut self.state().clone(), &mut false, write)?;
+                }
                 Step::Delete(_) | Step::Publish(_) => {}
                 Step::Txn(inner) => self.check_steps(inner)?,
             }
@@ -484,6 +693,7 @@ impl Model {
                 }
                 Step::Put(put) => self.put(state, written, put)?,
                 Step::Delete(delete) => self.delete(state, written, delete)?,
+                Step::WriteFields(write) => self.write_fields(state, written, write)?,
                 Step::Txn(inner) => self.run(state, written, inner)?,
                 Step::Publish(_) => Response::Published,
             });
@@ -562,9 +772,18 @@ impl Model {
         assert_eq!(found, expected, "{run}: {key:?} at {at}");
         self.compare_versions(view, &progress, &key, 1 + random.below(6) as i64, run);
 
+        for (key, kept) in self.state() {
+            let (kv, hash) = find(view, key).expect("the store can be read").expect("it is there");
+            assert_eq!(kv, kept.kv, "{run}");
+            let stored = hash
+                .into_iter()
+                .flat_map(|hash| fields(view, hash, b"").map(|field| field.expect("the store can be read")));
+            let stored: Fields =
+                stored.map(|(name, field)| (name, (field.value, field.expires.map(|at| at.0)))).collect();
+            assert_eq!(stored, kept.fields, "{run}: fields of {key:?}");
+        }
         let entries = view.scan_prefix(&EXPIRIES, Order::Ascending).count();
-        let expiring = self.state().values().filter(|kept| kept.kv.expires.is_some()).count();
-        assert_eq!(entries, expiring + self.leases.len(), "{run}: entries of the expiry index");
+        assert!(entries >= self.entries(), "{run}: entries of the expiry index");
 
         let from = self.newest().saturating_sub(random.below(40)).max(self.compacted + 1).max(2);
         let past = history::events(view, Revision(from), progress.revision, |_| true);
@@ -616,6 +835,11 @@ impl Model {
         };
         assert_eq!(found, expected, "{run}: {key:?} at version {version}");
     }
+}
+
+/// What clients see of a hash who know only values.
+fn about(fields: &Fields) -> Bytes {
+    format!("{{\"type\":\"hash\",\"fields\":{}}}", fields.len()).into()
 }
 
 fn changes(event: &Event) -> impl Iterator<Item = (KeyValue, bool)> {

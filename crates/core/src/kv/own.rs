@@ -2,12 +2,15 @@
 //! they are for what is stored: a few thousand writes read by as many ranges are millions of records.
 
 use super::check::REPLY_BYTES_MAX;
-use super::command::{Delete, Put, Range, Txn, txn_operation::Step};
+use super::command::{Delete, Put, Range, Txn, WriteFields, txn_operation::Step};
 use super::range::ANSWER_RECORD_BYTES;
 use super::reply::Refusal;
 use super::work::Work;
 use std::collections::BTreeMap;
 use std::ops::Bound;
+
+/// Bytes of the text about a hash, at most.
+const HASH_TEXT_BYTES_MAX: usize = 64;
 
 /// What the steps checked so far write, and what those after them read of it.
 pub(super) struct Own<'t> {
@@ -26,6 +29,13 @@ impl<'t> Own<'t> {
     pub(super) fn put(&mut self, put: &'t Put) {
         if let Some(written) = &mut self.written {
             written.insert(&put.key, put.value.len());
+        }
+    }
+
+    /// As [`Self::put`]: a hash's key shows a short text.
+    pub(super) fn write_fields(&mut self, write: &'t WriteFields) {
+        if let Some(written) = &mut self.written {
+            written.insert(&write.key, HASH_TEXT_BYTES_MAX);
         }
     }
 
@@ -75,7 +85,7 @@ fn reads_ranges(txn: &Txn) -> bool {
         Some(Step::Range(range)) => !range.range_end.is_empty(),
         Some(Step::Delete(delete)) => !delete.range_end.is_empty(),
         Some(Step::Txn(inner)) => reads_ranges(inner),
-        Some(Step::Put(_) | Step::Publish(_)) | None => false,
+        Some(Step::Put(_) | Step::WriteFields(_) | Step::Publish(_)) | None => false,
     })
 }
 

@@ -2,11 +2,11 @@
 
 use super::command::Range;
 use super::range::{Bounds, range};
-use super::record::{self, Lease, Record};
+use super::record::{self, Collection, Field, Lease, Record, field_name};
 use super::reply::{KeyValue, LeaseInfo, Refusal, done};
 use crate::codec::Malformed;
 use crate::history::{Change, Unavailable};
-use crate::store::{Order, StoreError, View};
+use crate::store::{Order, StoreError, View, prefix_end};
 use crate::types::{Progress, Revision};
 use bytes::Bytes;
 
@@ -17,6 +17,38 @@ use bytes::Bytes;
 pub fn get(view: View<'_>, key: &Bytes) -> Result<Option<KeyValue>, StoreError> {
     let record = view.get(&record::store_key(key))?.map(Record::decode).transpose()?;
     Ok(record.map(|record| record.into_key_value(key.clone())))
+}
+
+/// One key as of `view`, with what it holds if it is no string; `None` if it is absent or empty.
+///
+/// # Errors
+/// The store failed.
+pub fn find(view: View<'_>, key: &Bytes) -> Result<Option<(KeyValue, Option<Collection>)>, StoreError> {
+    let record = view.get(&record::store_key(key))?.map(Record::decode).transpose()?;
+    Ok(record
+        .map(|record| (record.collection, record))
+        .map(|(of, record)| (record.into_key_value(key.clone()), of)))
+}
+
+/// A field of a hash, also one whose time is over.
+///
+/// # Errors
+/// The store failed.
+pub fn field(view: View<'_>, hash: Collection, field: &[u8]) -> Result<Option<Field>, StoreError> {
+    Ok(view.get(&hash.id.field_key(field))?.map(Field::decode).transpose()?)
+}
+
+/// The fields of a hash from `from` on, in the order of their names, also those whose time is over.
+pub fn fields(
+    view: View<'_>,
+    hash: Collection,
+    from: &[u8],
+) -> impl Iterator<Item = Result<(Bytes, Field), StoreError>> {
+    let pairs = view.scan(&hash.id.field_key(from), &prefix_end(&hash.id.fields()), Order::Ascending);
+    pairs.map(|pair| {
+        let (store_key, stored) = pair?;
+        Ok((field_name(&store_key), Field::decode(stored)?))
+    })
 }
 
 /// The largest key; one whose time is over counts until it is deleted.

@@ -5,7 +5,7 @@
 //! two generations of [`GENERATION_KEYS_MAX`] keys; when the young one is full, it replaces the old one.
 
 use super::deadline::Deadline;
-use super::record::Record;
+use super::record::{Collection, Record};
 use std::collections::HashMap;
 
 /// Keys in one generation.
@@ -20,12 +20,13 @@ pub(super) struct Previous {
     pub(super) version: u64,
     pub(super) lease: i64,
     pub(super) expires: Option<Deadline>,
+    pub(super) collection: Option<Collection>,
 }
 
 impl Previous {
     pub(super) fn of(record: &Record) -> Self {
-        let Record { create_revision, version, lease, expires, .. } = *record;
-        Self { create_revision, version, lease, expires }
+        let Record { create_revision, version, lease, expires, collection, .. } = *record;
+        Self { create_revision, version, lease, expires, collection }
     }
 }
 
@@ -73,7 +74,9 @@ mod tests {
     #[test]
     fn the_newest_note_counts_through_both_generations() {
         let mut recent = Recent::default();
-        let previous = |version| Some(Previous { create_revision: 1, version, lease: 0, expires: None });
+        let previous = |version| {
+            Some(Previous { create_revision: 1, version, lease: 0, expires: None, collection: None })
+        };
         recent.note(b"k", previous(1));
         for number in 0..GENERATION_KEYS_MAX as u64 {
             recent.note(&number.to_be_bytes(), None);

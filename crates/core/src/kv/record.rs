@@ -7,12 +7,24 @@
 //! 0x01 'a' u64 lease, key               -> nothing: the key is attached to the lease
 //! 0x01 'x' u64 deadline, 'l', u64 lease -> nothing: look at the lease at the deadline, see crate::expiry
 //! 0x01 'x' u64 deadline, 'k', key       -> nothing: look at the key at the deadline
+//! 0x01 'f' collection, field            -> a field of a hash
+//! 0x01 'c' collection                   -> the key of a collection with fields that expire
+//! 0x01 'x' u64 deadline, 'f', collection, field -> nothing: look at the field at the deadline
+//! 0x01 'x' u64 deadline, 'g', collection        -> nothing: no key holds the collection, its records are deleted
 //! ```
 //!
+//! A key that is no string has a *collection*: records of its own, named by the position of the command that made it
+//! (u64 sequence) and by how many changes that command had made (u32). So a key is deleted, replaced or expires with
+//! one record, however many fields it has; theirs are deleted later, in steps.
+//!
 //! A key's record: a byte of flags (1 lease, 2 time to live, 4 metadata, 8 with a time to live whose expiry
-//! entry is early); varints create revision, mod revision minus create revision, version, stamp of the last
+//! entry is early, 16 collection); varints create revision, mod revision minus create revision, version, stamp of the last
 //! write; if flagged: varint lease; varints deadline and time to live in milliseconds; varint deadline minus
-//! that of the entry; varint count and that many zigzag varints of metadata; then the value to the end.
+//! that of the entry; varint count and that many zigzag varints of metadata; a byte
+//! for the collection's kind (`h` hash), varints sequence, number and how many elements it has; then the value to the
+//! end, which of a collection is a text about it, for clients that know only values.
+//!
+//! A field: a byte of flags (2 time to live), if flagged varint deadline, then the value to the end.
 //!
 //! A lease: varint seconds granted, varint deadline; if its expiry entry is early or the lease has ended, varint
 //! deadline minus that of the entry; a byte 1 if it has ended and its keys are being deleted. Versions before
@@ -31,10 +43,13 @@ use bytes::Bytes;
 pub(crate) const FACE: u8 = 1;
 /// Maximum bytes of a key: its entry in the expiry index has 11 bytes more, and is the longest store key.
 pub const KEY_BYTES_MAX: usize = STORE_KEY_BYTES_MAX - 11;
+/// Maximum bytes of a field's name: its entry in the expiry index has 23 bytes more.
+pub const FIELD_BYTES_MAX: usize = STORE_KEY_BYTES_MAX - 23;
 const LEASED: u8 = 1;
 const EXPIRING: u8 = 2;
 const DESCRIBED: u8 = 4;
 const EARLY: u8 = 8;
+const COLLECTED: u8 = 16;
 
 /// The prefix of all keys' records.
 pub(super) const KEYS: [u8; 2] = [FACE, b'k'];
@@ -42,6 +57,10 @@ pub(super) const KEYS: [u8; 2] = [FACE, b'k'];
 pub(super) const KEYS_END: [u8; 2] = [FACE, b'k' + 1];
 pub(super) const LEASES: [u8; 2] = [FACE, b'l'];
 pub(super) const LEASES_END: [u8; 2] = [FACE, b'l' + 1];
+/// The keyspace of hashes' fields.
+pub(super) const FIELDS: [u8; 2] = [FACE, b'f'];
+/// The keyspace of the collections' keys.
+const OWNERS: [u8; 2] = [FACE, b'c'];
 /// The keyspace of the expiry index.
 pub(super) const EXPIRIES: [u8; 2] = [FACE, b'x'];
 
@@ -78,11 +97,134 @@ pub(super) fn attached_key(store_key: &Bytes) -> Bytes {
     store_key.slice(10..)
 }
 
+/// What kind of value a key holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Kind {
+    /// A value.
+    #[default]
+    String,
+    /// Fields with values.
+    Hash,
+}
+
+/// The name of a collection's records, never used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct CollectionId {
+    /// The sequence of the command that made it.
+    pub(super) sequence: u64,
+    /// How many changes that command had made.
+    pub(super) number: u32,
+}
+
+impl CollectionId {
+    pub(super) fn encode(self) -> [u8; 12] {
+        let mut out = [0; 12];
+        out[..8].copy_from_slice(&self.sequence.to_be_bytes());
+        out[8..].copy_from_slice(&self.number.to_be_bytes());
+        out
+    }
+
+    fn decode(reader: &mut Reader) -> Result<Self, Malformed> {
+        Ok(Self { sequence: reader.u64()?, number: reader.array().map(u32::from_be_bytes)? })
+    }
+
+    /// The prefix of its fields.
+    pub(super) fn fields(self) -> Vec<u8> {
+        [&FIELDS[..], &self.encode()].concat()
+    }
+
+    pub(super) fn field_key(self, field: &[u8]) -> Vec<u8> {
+        [&FIELDS[..], &self.encode(), field].concat()
+    }
+
+    /// Where its key is noted.
+    pub(super) fn owner_key(self) -> Vec<u8> {
+        [&OWNERS[..], &self.encode()].concat()
+    }
+}
+
+/// The field's name in the store key of its record.
+pub(super) fn field_name(store_key: &Bytes) -> Bytes {
+    store_key.slice(FIELDS.len() + 12..)
+}
+
+/// What a key holds that is no string: so far only hashes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Collection {
+    pub(super) id: CollectionId,
+    /// How many fields it has; those that are over count until they are deleted.
+    pub count: u64,
+}
+
+impl Collection {
+    /// What clients see who know only values.
+    pub(super) fn text(self) -> Bytes {
+        format!("{{\"type\":\"hash\",\"fields\":{}}}", self.count).into()
+    }
+
+    fn encode(self, out: &mut Vec<u8>) {
+        out.push(b'h');
+        put_varint(out, self.id.sequence);
+        put_varint(out, self.id.number.into());
+        put_varint(out, self.count);
+    }
+
+    fn decode(reader: &mut Reader) -> Result<Self, Malformed> {
+        if reader.byte()? != b'h' {
+            return Err(reader.malformed());
+        }
+        let sequence = reader.varint()?;
+        let number = u32::try_from(reader.varint()?).map_err(|_| reader.malformed())?;
+        Ok(Self { id: CollectionId { sequence, number }, count: reader.varint()? })
+    }
+}
+
+/// A field's record.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Field {
+    /// The value.
+    pub value: Bytes,
+    /// Its own deadline, if it has a time to live.
+    pub expires: Option<Stamp>,
+}
+
+impl Field {
+    pub(super) fn is_over(&self, stamp: Stamp) -> bool {
+        self.expires.is_some_and(|at| at <= stamp)
+    }
+
+    pub(super) fn encode(&self) -> Bytes {
+        let mut out = Vec::with_capacity(11 + self.value.len());
+        match self.expires {
+            None => out.push(0),
+            Some(at) => {
+                out.push(EXPIRING);
+                put_varint(&mut out, at.0);
+            }
+        }
+        out.extend_from_slice(&self.value);
+        out.into()
+    }
+
+    pub(super) fn decode(bytes: Bytes) -> Result<Self, Malformed> {
+        let mut reader = Reader::new(bytes, "field record");
+        let expires = match reader.byte()? {
+            0 => None,
+            EXPIRING => Some(Stamp(reader.varint()?)),
+            _ => return Err(reader.malformed()),
+        };
+        Ok(Self { expires, value: reader.rest() })
+    }
+}
+
 /// The subject of an expiry: what may have expired.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Expiring {
     Lease(i64),
     Key(Bytes),
+    Field(CollectionId, Bytes),
+    /// A collection that no key holds any more.
+    Garbage(CollectionId),
 }
 
 impl Expiring {
@@ -90,6 +232,8 @@ impl Expiring {
         match self {
             Self::Lease(id) => [b"l", &id.to_be_bytes()[..]].concat(),
             Self::Key(key) => Self::encode_key(key),
+            Self::Field(id, field) => [b"f", &id.encode()[..], field].concat(),
+            Self::Garbage(id) => [b"g", &id.encode()[..]].concat(),
         }
     }
 
@@ -107,6 +251,8 @@ impl Expiring {
                 Ok(Self::Lease(i64::from_be_bytes(id)))
             }
             b'k' => Ok(Self::Key(reader.rest())),
+            b'f' => Ok(Self::Field(CollectionId::decode(&mut reader)?, reader.rest())),
+            b'g' => CollectionId::decode(&mut reader).map(Self::Garbage),
             _ => Err(reader.malformed()),
         }
     }
@@ -123,6 +269,8 @@ pub(super) struct Record {
     pub(super) lease: i64,
     pub(super) expires: Option<Deadline>,
     pub(super) metadata: Vec<i64>,
+    /// What the key holds if it is no string; `value` is a text about it then.
+    pub(super) collection: Option<Collection>,
     pub(super) value: Bytes,
 }
 
@@ -136,7 +284,8 @@ impl Record {
             flag(self.lease != 0, LEASED)
                 | flag(self.expires.is_some(), EXPIRING)
                 | flag(early > 0, EARLY)
-                | flag(described, DESCRIBED),
+                | flag(described, DESCRIBED)
+                | flag(self.collection.is_some(), COLLECTED),
         );
         put_varint(&mut out, self.create_revision);
         put_varint(&mut out, self.mod_revision - self.create_revision);
@@ -155,6 +304,9 @@ impl Record {
         if described {
             put_varint(&mut out, self.metadata.len() as u64);
             self.metadata.iter().for_each(|number| put_signed(&mut out, *number));
+        }
+        if let Some(collection) = self.collection {
+            collection.encode(&mut out);
         }
         out.extend_from_slice(&self.value);
         out.into()
@@ -181,8 +333,19 @@ impl Record {
                 metadata.push(reader.signed()?);
             }
         }
+        let collection = if flags & COLLECTED != 0 { Some(Collection::decode(&mut reader)?) } else { None };
         let value = reader.rest();
-        Ok(Self { create_revision, mod_revision, version, updated, lease, expires, metadata, value })
+        Ok(Self {
+            create_revision,
+            mod_revision,
+            version,
+            updated,
+            lease,
+            expires,
+            metadata,
+            collection,
+            value,
+        })
     }
 
     /// As clients see it.
@@ -197,6 +360,7 @@ impl Record {
             expires: self.expires.map(|expires| expires.at),
             updated: self.updated,
             metadata: self.metadata,
+            kind: if self.collection.is_some() { Kind::Hash } else { Kind::String },
         }
     }
 }
@@ -276,7 +440,22 @@ mod tests {
         assert_eq!(expiry_key(Expiring::Lease(2)), b"\x01x\0\0\0\0\0\0\0\x01l\0\0\0\0\0\0\0\x02");
         assert_eq!(expiry_key(Expiring::Key("k".into())), b"\x01x\0\0\0\0\0\0\0\x01kk");
         assert_eq!(attachment_key(2, b"k"), b"\x01a\0\0\0\0\0\0\0\x02k");
-        for record in [plain, full, early] {
+        let id = CollectionId { sequence: 300, number: 2 };
+        let hash = Collection { id, count: 4 };
+        let hash = Record { collection: Some(hash), value: hash.text(), ..plain.clone() };
+        let golden = b"\x10\x02\xaa\x02\x05\x07h\xac\x02\x02\x04{\"type\":\"hash\",\"fields\":4}";
+        assert_eq!(&hash.encode()[..], golden);
+        assert_eq!(id.field_key(b"f"), b"\x01f\0\0\0\0\0\0\x01\x2c\0\0\0\x02f");
+        assert_eq!(id.owner_key(), b"\x01c\0\0\0\0\0\0\x01\x2c\0\0\0\x02");
+        let subject = Expiring::Field(id, "f".into()).encode();
+        assert_eq!(subject, b"f\0\0\0\0\0\0\x01\x2c\0\0\0\x02f");
+        assert_eq!(Expiring::Garbage(id).encode(), b"g\0\0\0\0\0\0\x01\x2c\0\0\0\x02");
+        for (expires, golden) in [(None, &b"\0v"[..]), (Some(Stamp(1000)), b"\x02\xe8\x07v")] {
+            let field = Field { value: "v".into(), expires };
+            assert_eq!(&field.encode()[..], golden);
+            assert_eq!(Field::decode(field.encode()), Ok(field));
+        }
+        for record in [plain, full, early, hash] {
             assert_eq!(Record::decode(record.encode()), Ok(record));
         }
     }
@@ -289,6 +468,7 @@ mod tests {
             lease: 5,
             expires: Some(Deadline { at: Stamp(2), ttl_ms: 2, entry: Stamp(1) }),
             metadata: vec![3],
+            collection: Some(Collection { id: CollectionId { sequence: 4, number: 0 }, count: 1 }),
             ..Record::default()
         };
         let bytes = record.encode();
@@ -299,7 +479,10 @@ mod tests {
 
     #[test]
     fn an_expirys_subject_is_read_back() {
-        for what in [Expiring::Lease(-3), Expiring::Key("some key".into())] {
+        let id = CollectionId { sequence: 1 << 40, number: 7 };
+        let of_hash =
+            [Expiring::Field(id, "".into()), Expiring::Field(id, "f".into()), Expiring::Garbage(id)];
+        for what in [Expiring::Lease(-3), Expiring::Key("some key".into())].into_iter().chain(of_hash) {
             assert_eq!(Expiring::decode(what.encode().into()), Ok(what));
         }
     }

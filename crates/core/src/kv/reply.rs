@@ -1,7 +1,7 @@
 //! What the kv face answers.
 
 use super::check::METADATA_MAX;
-use super::record::KEY_BYTES_MAX;
+use super::record::{FIELD_BYTES_MAX, KEY_BYTES_MAX, Kind};
 use super::work::{DELETED_BYTES_MAX, EXAMINED_BYTES_MAX, RECORD_OVERHEAD};
 use crate::history::Unavailable;
 use crate::store::StoreError;
@@ -55,6 +55,19 @@ pub enum Response {
     Number(i64),
     /// To a message.
     Published,
+    /// To changes of a hash's fields.
+    Fields(FieldsReply),
+}
+
+/// What became of a hash's fields.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FieldsReply {
+    /// Fields that were absent before.
+    pub added: i64,
+    /// Fields that were deleted.
+    pub removed: i64,
+    /// The number after the last addition.
+    pub number: i64,
 }
 
 /// The answer to a [`super::Range`].
@@ -89,6 +102,8 @@ pub struct KeyValue {
     pub updated: Stamp,
     /// Numbers stored beside the value.
     pub metadata: Vec<i64>,
+    /// What the key holds; of a hash `value` is a text about it.
+    pub kind: Kind,
 }
 
 /// A lease and its state.
@@ -167,6 +182,18 @@ pub enum Refusal {
     /// The sum does not fit into 64 bits.
     #[error("increment or decrement would overflow")]
     Overflow,
+    /// The key holds another kind of value.
+    #[error("Operation against a key holding the wrong kind of value")]
+    WrongType,
+    /// The field to add to is not a 64-bit integer.
+    #[error("hash value is not an integer")]
+    FieldNoInteger,
+    /// A field that the store cannot hold.
+    #[error("a field of {bytes} bytes is too long, at most {max} can be stored", max = FIELD_BYTES_MAX)]
+    FieldTooLong {
+        /// Bytes of its name.
+        bytes: usize,
+    },
     /// The bytes are not a command of this version.
     #[error("malformed command")]
     Malformed,

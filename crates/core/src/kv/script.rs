@@ -7,6 +7,9 @@
 //! get KEY [END] [rev=N] [limit=N] [sort=TARGET] [desc] [keys] [count] [min-mod=N] ...
 //! txn COMPARE,... ? STEP; ... : STEP; ...    with COMPARE = TARGET(KEY)OP VALUE and OP one of = ! < >
 //! incr KEY BY
+//! hset KEY [FIELD=VALUE|FIELD?VALUE|FIELD+NUMBER|-FIELD|~FIELD][:MS]... [anew] [persist] [ttl=MS]
+//!     sets, sets if absent, adds, deletes, and changes only the time to live; MS is the field's
+//! fields KEY    of a hash
 //! grant ID SECONDS   revoke ID   keep-alive ID   lease ID   leases
 //! floor KEY version=N|rev=N
 //! hash [REV]    what replicas are compared by, as FNV-1a
@@ -16,9 +19,10 @@
 #![allow(clippy::unwrap_used, reason = "test code, which other crates' tests run too")]
 
 use super::{
-    Compare, CompareResult, CompareTarget, Delete, Floor, Increment, KeyValue, LeaseGrant, MetadataAt,
-    Operation, Publish, Put, Range, Refusal, Reply, Response, SortOrder, SortTarget, Ttl, Txn, TxnOperation,
-    change_to_key_value, floor, hash, lease, leases, range, txn_operation::Step,
+    Compare, CompareResult, CompareTarget, Delete, Field, FieldAction, FieldChange, FieldsReply, Floor,
+    Increment, KeyValue, LeaseGrant, MetadataAt, Operation, Publish, Put, Range, Refusal, Reply, Response,
+    SortOrder, SortTarget, Ttl, Txn, TxnOperation, WriteFields, change_to_key_value, fields, find, floor,
+    hash, lease, leases, range, txn_operation::Step,
 };
 use crate::golden::{Line, Vocabulary, World, number};
 use crate::{Event, Revision, history, system};
@@ -40,6 +44,8 @@ fn run(world: &mut World<'_>, line: &Line<'_>) -> bool {
         "incr" => {
             apply(world, Operation::Increment(Increment { key: key(words[0]), by: line.number(1) }));
         }
+        "hset" => apply(world, Operation::WriteFields(write_fields(words))),
+        "fields" => show_fields(world, &key(words[0])),
         "keep-alive" => apply(world, Operation::LeaseKeepAlive(line.number(0))),
         "get" => {
             let reply = range(world.view(), &world.progress(), &get(words)).unwrap();
@@ -112,6 +118,9 @@ fn show(world: &mut World<'_>, response: &Response, indent: &str) {
             }
         }
         Response::Lease { id, ttl_s } => world.say(format!("{indent}lease {id} for {ttl_s} s")),
+        Response::Fields(FieldsReply { added, removed, number }) => {
+            world.say(format!("{indent}added {added}, removed {removed}, number {number}"));
+        }
         Response::Published => world.say(format!("{indent}published")),
         Response::Number(number) => world.say(format!("{indent}{number}")),
         Response::Revoked { more } => {
@@ -130,6 +139,21 @@ fn show_hash(world: &mut World<'_>, words: &[&str]) {
         format!("hash {fnv:016x}")
     });
     world.say(shown.unwrap_or_else(|why| format!("refused: {why}")));
+}
+
+fn show_fields(world: &mut World<'_>, key: &Bytes) {
+    let found: Vec<String> = match find(world.view(), key).unwrap() {
+        None => return world.say("nothing"),
+        Some((kv, None)) => return world.say(format!("a {:?}", kv.kind)),
+        Some((_, Some(hash))) => fields(world.view(), hash, b"")
+            .map(|field| {
+                let (name, Field { value, expires }) = field.unwrap();
+                let until = expires.map_or(String::new(), |at| format!(" until {at}"));
+                format!("{}={}{until}", text(&name), text(&value))
+            })
+            .collect(),
+    };
+    world.say(format!("[{}]", found.join(", ")));
 }
 
 fn show_floor(world: &mut World<'_>, words: &[&str]) {
@@ -221,6 +245,38 @@ fn put(words: &[&str]) -> Put {
     put
 }
 
+fn write_fields(words: &[&str]) -> WriteFields {
+    let mut write = WriteFields { key: key(words[0]), ..WriteFields::default() };
+    for word in &words[1..] {
+        match word.split_once('=') {
+            None if *word == "anew" => write.anew = true,
+            None if *word == "persist" => write.persist = true,
+            Some(("ttl", ms)) => write.ttl = Some(Ttl::Milliseconds(number(ms))),
+            _ => write.changes.push(field_change(word)),
+        }
+    }
+    write
+}
+
+fn field_change(word: &str) -> FieldChange {
+    let (word, ms) = word.split_once(':').map_or((word, None), |(word, ms)| (word, Some(number(ms))));
+    let (field, action) = match (word.strip_prefix('-'), word.strip_prefix('~')) {
+        (Some(field), _) => (field, FieldAction::Delete(true)),
+        (_, Some(field)) => (field, FieldAction::Expire(true)),
+        _ => {
+            let at = word.find(['=', '?', '+']).expect("FIELD=VALUE, FIELD?VALUE or FIELD+NUMBER");
+            let (field, rest) = word.split_at(at);
+            let action = match (&rest[..1], &rest[1..]) {
+                ("=", value) => FieldAction::Put(key(value)),
+                ("?", value) => FieldAction::PutNew(key(value)),
+                (_, by) => FieldAction::Add(number(by)),
+            };
+            (field, action)
+        }
+    };
+    FieldChange { field: key(field), action: Some(action), ttl: ms.map(Ttl::Milliseconds) }
+}
+
 fn delete(words: &[&str]) -> Delete {
     let prev_kv = words.last() == Some(&"prev");
     let range_end = words.get(1).filter(|word| **word != "prev").map(|word| key(word)).unwrap_or_default();
@@ -298,6 +354,7 @@ fn steps(mut text: &str) -> Vec<TxnOperation> {
                 "put" => Step::Put(put(&words[1..])),
                 "del" => Step::Delete(delete(&words[1..])),
                 "get" => Step::Range(get(&words[1..])),
+                "hset" => Step::WriteFields(write_fields(&words[1..])),
                 "publish" => Step::Publish(Publish { channel: key(words[1]), payload: key(words[2]) }),
                 other => panic!("unknown step {other:?}"),
             }

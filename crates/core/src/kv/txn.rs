@@ -116,9 +116,12 @@ fn writes(steps: &[TxnOperation]) -> Result<Writes, Refusal> {
         }
     }
     for step in steps {
-        if let Some(Step::Put(put)) = &step.step
-            && (all.deletes.contain(&put.key) || !all.puts.insert(put.key.clone()))
-        {
+        let key = match &step.step {
+            Some(Step::Put(put)) => &put.key,
+            Some(Step::WriteFields(write)) => &write.key,
+            _ => continue,
+        };
+        if all.deletes.contain(key) || !all.puts.insert(key.clone()) {
             return Err(Refusal::DuplicateKey);
         }
     }
