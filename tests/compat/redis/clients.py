@@ -192,6 +192,45 @@ def locks():
     lock.release()
 
 
+def hashes():
+    r = client()
+    assert r.hset("py:h", mapping={"name": "x", "visits": 1, "lang": "de"}) == 3
+    assert r.hset("py:h", "name", "y") == 0 and r.hsetnx("py:h", "name", "z") == 0
+    assert client(1).hgetall("py:h") == {"name": "y", "visits": "1", "lang": "de"}
+    assert r.hincrby("py:h", "visits", 4) == 5 and r.hincrbyfloat("py:h", "share", 0.5) == 0.5
+    assert r.hmget("py:h", "name", "none") == ["y", None] and r.hlen("py:h") == 4
+    assert sorted(r.hkeys("py:h")) == ["lang", "name", "share", "visits"] and r.hexists("py:h", "lang")
+    assert r.hdel("py:h", "lang", "none") == 1 and r.type("py:h") == "hash"
+    assert r.hset("py:many", mapping={f"f{number:04}": number for number in range(2500)}) == 2500
+    assert len(dict(client(2).hscan_iter("py:many", count=100))) == 2500
+    assert dict(r.hscan_iter("py:many", match="f000*")) == {f"f000{number}": str(number) for number in range(10)}
+    assert r.hrandfield("py:many") in r.hkeys("py:many") and len(r.hrandfield("py:many", 5)) == 5
+    # Debian's redis-py has no commands for fields' times to live.
+    assert r.execute_command("HPEXPIRE", "py:h", 100, "FIELDS", 1, "name") == [1]
+    begun = time.monotonic()
+    while client(1).hexists("py:h", "name"):
+        assert time.monotonic() - begun < 30, "a field did not expire"
+        time.sleep(0.02)
+    assert r.execute_command("HTTL", "py:h", "FIELDS", 2, "name", "visits") == [-2, -1]
+    for wrong in [lambda: r.get("py:h"), lambda: r.incr("py:h"), lambda: r.hset("py:a", "f", 1)]:
+        try:
+            wrong()
+            raise AssertionError("a command of another type succeeded")
+        except redis.ResponseError as error:
+            assert "wrong kind of value" in str(error), error
+
+    def count(replica):
+        for number in range(50):
+            client(replica).hincrby("py:hits", "all", 1)
+            client(replica).hset("py:hits", f"{replica}:{number}", 1)
+
+    threads = [threading.Thread(target=count, args=(number % 3,)) for number in range(6)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    assert r.hget("py:hits", "all") == "300" and r.hlen("py:hits") == 151
+    assert r.delete("py:h", "py:many", "py:hits") == 3 and r.hlen("py:many") == 0
+
+
 def absent_commands():
     try:
         client().lpush("py:list", 1)
@@ -201,6 +240,6 @@ def absent_commands():
 
 
 for test in [strings, expiry, pipelines_and_transactions, counters_on_all_replicas, notices, messages, scripts,
-             a_limit_holds_for_clients_of_all_replicas, locks, absent_commands]:
+             a_limit_holds_for_clients_of_all_replicas, locks, hashes, absent_commands]:
     test()
     print("redis-py:", test.__name__, "ok")

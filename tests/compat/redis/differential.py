@@ -66,9 +66,10 @@ class Wire:
 # ---- what is asked
 
 # Quoin refuses these within MULTI.
-NOT_QUEUED = {"keys", "scan", "dbsize"}
+NOT_QUEUED = {"keys", "scan", "dbsize", "hscan"}
 
 KEYS = [b"a", b"b", b"c", b"d", b"e", b"key with blanks", b"\x00\xff"]
+FIELDS = [b"f", b"g", b"h", b"", b"field with blanks", b"\xff"]
 INTEGERS = [b"0", b"1", b"-1", b"2", b"5", b"-5", b"10", b"100", b"-10", b"9223372036854775807", b"-9223372036854775808",
             b"9223372036854775806", b"4611686018427387904"]
 ODD = [b"", b"abc", b" 1", b"1 ", b"+5", b"007", b"-0", b"1.0", b"1e3", b"0x1g", b"9223372036854775808", b"--1", b"1\x00",
@@ -129,7 +130,7 @@ class Asker:
         while self.multi and name in NOT_QUEUED:
             name = self.pick(self.names)
         words = [name.encode().upper()] + list(getattr(self, "ask_" + name)())
-        if self.chance(0.01) and name not in ("watch",):
+        if self.chance(0.01) and name not in ("watch", "object"):
             words.append(self.pick(ODD + TEXTS + [b"NX", b"GET"]))
         elif self.chance(0.01) and len(words) > 1 and name != "object":
             words.pop(self.random.randrange(1, len(words)))
@@ -257,6 +258,8 @@ class Asker:
             "redis.%s('del', KEYS[1], KEYS[2])", "redis.%s('mget', KEYS[1], 'none', KEYS[2])", "redis.%s('exists', KEYS[1])",
             "redis.%s('set', KEYS[1], %d, 'nx', 'get')", "redis.%s('getrange', KEYS[2], 0, %d)", "redis.%s('type', KEYS[1])",
             "redis.%s('persist', KEYS[2])", "redis.%s('nope', 1)", "redis.%s('get')", "redis.%s('set', KEYS[1], %d / 8)",
+            "redis.%s('hset', KEYS[1], 'f', ARGV[1], 'g', %d)", "redis.%s('hget', KEYS[1], 'f')", "redis.%s('hdel', KEYS[2], 'f', 'g')",
+            "redis.%s('hincrby', KEYS[1], 'g', %d)", "redis.%s('hmget', KEYS[2], 'f', 'none')", "redis.%s('hlen', KEYS[1])",
             "redis.%s('set', KEYS[2], {})", "redis.%s('rename', KEYS[1], KEYS[2])", "redis.%s('ping')", "redis.%s('echo', ARGV[1])",
         ]
         values = ["nil", "true", "false", "%d", "%d / 3", "-%d / 7", "'text'", "{1, 2, nil, 4}", "{a = 1, 5}", "{ok = 'FINE'}",
@@ -280,6 +283,52 @@ class Asker:
         self.random.shuffle(results)
         lines.append("return " + self.pick([results[0], "{%s}" % ", ".join(results)]))
         return "\n".join(lines).encode()
+
+    def field(self):
+        return self.pick(FIELDS)
+
+    def ask_hset(self):
+        return [self.key()] + [word for _ in range(self.pick([1, 1, 2, 4])) for word in (self.field(), self.value())]
+
+    ask_hmset = ask_hset
+
+    def ask_hsetnx(self):
+        return [self.key(), self.field(), self.value()]
+
+    def ask_hget(self):
+        return [self.key(), self.field()]
+
+    ask_hexists = ask_hstrlen = ask_hget
+
+    def ask_hmget(self):
+        return [self.key()] + [self.field() for _ in range(self.pick([1, 2, 4]))]
+
+    ask_hdel = ask_hmget
+
+    def ask_hgetall(self):
+        return [self.key()]
+
+    ask_hkeys = ask_hvals = ask_hlen = ask_hgetall
+
+    def ask_hincrby(self):
+        return [self.key(), self.field(), self.integer()]
+
+    def ask_hincrbyfloat(self):
+        return [self.key(), self.field(), self.float()]
+
+    def ask_hrandfield(self):
+        words = [self.key()]
+        if self.chance(0.7):
+            words.append(self.pick([b"0", b"1", b"2", b"100", b"-3", b"abc", b"-9223372036854775808"]))
+            if self.chance(0.4):
+                words.append(self.case(b"WITHVALUES"))
+        return words
+
+    def ask_hscan(self):
+        words = [self.key(), b"0", b"COUNT", b"1000"]
+        if self.chance(0.5):
+            words += [b"MATCH", self.pick(PATTERNS + [b"f*", b"?"])]
+        return words
 
     def ask_multi(self):
         return []
@@ -326,16 +375,20 @@ def near(ours, theirs):
         return False
 
 
+def pairs(flat):
+    return sorted(zip(flat[::2], flat[1::2]))
+
+
 def same(words, ours, theirs):
     name = words[0].upper()
-    if isinstance(ours, Error) and name == b"INCRBYFLOAT" and "21 digits" in ours:
+    if isinstance(ours, Error) and name in (b"INCRBYFLOAT", b"HINCRBYFLOAT") and "21 digits" in ours:
         # Redis has numbers of any size.
         return True
     if isinstance(theirs, Error) or isinstance(ours, Error):
         if not (isinstance(theirs, Error) and isinstance(ours, Error)):
             return False
         return ours.split(" ")[0] == theirs.split(" ")[0]
-    if name == b"INCRBYFLOAT" and near(ours, theirs):
+    if name in (b"INCRBYFLOAT", b"HINCRBYFLOAT") and near(ours, theirs):
         return True
     if name == b"OBJECT" and ours is not None and theirs is not None:
         # Redis's answers depend on how a value came to be.
@@ -346,6 +399,16 @@ def same(words, ours, theirs):
         return abs(ours - theirs) <= TIMES[name]
     if name == b"KEYS" and isinstance(ours, list) and isinstance(theirs, list):
         return sorted(ours) == sorted(theirs)
+    if name in (b"HKEYS", b"HVALS") and isinstance(ours, list) and isinstance(theirs, list):
+        # Ours come in the order of the fields' names.
+        return sorted(ours) == sorted(theirs)
+    if name == b"HGETALL" and isinstance(ours, list) and isinstance(theirs, list):
+        return pairs(ours) == pairs(theirs)
+    if name == b"HSCAN" and isinstance(ours, list) and isinstance(theirs, list):
+        return pairs(ours[1]) == pairs(theirs[1])
+    if name == b"HRANDFIELD" and ours is not None and theirs is not None:
+        # They are random: as many, of the same type.
+        return type(ours) is type(theirs) and (not isinstance(ours, list) or len(ours) == len(theirs))
     if name == b"SCAN" and isinstance(ours, list) and isinstance(theirs, list):
         return sorted(ours[1]) == sorted(theirs[1])
     return ours == theirs
@@ -395,7 +458,7 @@ class Both:
         return same(words, our, their)
 
     def note(self, words, our, their):
-        if words[0].upper() == b"INCRBYFLOAT" and our != their and same(words, our, their):
+        if words[0].upper() in (b"INCRBYFLOAT", b"HINCRBYFLOAT") and our != their and same(words, our, their):
             self.apart = not (isinstance(our, Error) and isinstance(their, Error))
 
 

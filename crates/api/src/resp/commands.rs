@@ -8,13 +8,17 @@ use super::parse::is;
 use super::queue::Queued;
 use super::reply::Reply;
 use super::scripts;
-use super::session::Session;
-use super::{administration, expiry, flush, keyspace, scan, strings, subscribe, table, transaction};
+use super::session::{FieldsAnswer, Session};
+use super::{
+    administration, expiry, field_expiry, flush, hashes, keyspace, scan, strings, subscribe, table,
+    transaction,
+};
 use crate::error::Error;
 use Action::*;
 use Flag::*;
 use Group::*;
 use bytes::Bytes;
+use quoin_core::kv::WriteFields;
 use std::pin::Pin;
 
 /// A command.
@@ -46,6 +50,9 @@ pub(super) enum Action {
     /// It adds a number. MULTI queues it; otherwise the log adds the number, so that clients who count one
     /// key never conflict. `None` where an argument is not a number: then it is run like `Writes`.
     Counts(Run, fn(&[Bytes]) -> Option<i64>),
+    /// It changes fields of a hash. MULTI queues it; otherwise the log says what becomes of them, so that clients who
+    /// change one key never conflict. `None` where the arguments are wrong: then it is run like `Writes`.
+    Changes(Run, fn(&[Bytes]) -> Option<(WriteFields, FieldsAnswer)>),
     /// It runs a script. MULTI queues it.
     Script(scripts::Kind),
     /// It looks up many keys of a table.
@@ -89,6 +96,7 @@ impl Flag {
 pub(super) enum Group {
     Strings,
     Numbers,
+    Hashes,
     Keyspace,
     TimeToLive,
     Transactions,
@@ -104,6 +112,7 @@ impl Group {
         match self {
             Strings => "strings",
             Numbers => "numbers",
+            Hashes => "hashes",
             Keyspace => "keys",
             TimeToLive => "time to live",
             Transactions => "transactions",
@@ -120,7 +129,7 @@ impl Group {
 const fn row(group: Group, name: &'static str, arity: i32, action: Action, summary: &'static str) -> Command {
     let (flags, keys): (&[Flag], _) = match action {
         Reads(_) => (&[ReadOnly], ONE),
-        Writes(_) | Counts(..) => (&[Write], ONE),
+        Writes(_) | Counts(..) | Changes(..) => (&[Write], ONE),
         LooksUp(_) => (&[ReadOnly, NoMulti], NONE),
         Script(kind) if kind.read_only => (&[ReadOnly], NONE),
         Answers(_) | Waits(_) | Script(_) => (&[], NONE),
@@ -192,6 +201,60 @@ pub(super) static COMMANDS: &[Command] = &[
     row(Numbers, "incrby", 3, Counts(strings::incrby, strings::added), "Adds an integer."),
     row(Numbers, "decrby", 3, Counts(strings::decrby, strings::subtracted), "Subtracts an integer."),
     row(Numbers, "incrbyfloat", 3, Writes(strings::incrbyfloat), "Adds a floating-point number."),
+    row(Hashes, "hset", -4, Changes(hashes::hset, hashes::set_fields), "Sets fields of a hash."),
+    row(Hashes, "hmset", -4, Changes(hashes::hmset, hashes::set_fields_ok), "Sets fields of a hash."),
+    row(Hashes, "hsetnx", 4, Changes(hashes::hsetnx, hashes::set_new), "Sets a field that is absent."),
+    row(Hashes, "hget", 3, Reads(hashes::hget), "Returns the value of a field."),
+    row(Hashes, "hmget", -3, Reads(hashes::hmget), "Returns the values of several fields."),
+    row(Hashes, "hgetall", 2, Reads(hashes::hgetall), "Returns all fields with their values."),
+    row(Hashes, "hkeys", 2, Reads(hashes::hkeys), "Returns the names of all fields."),
+    row(Hashes, "hvals", 2, Reads(hashes::hvals), "Returns the values of all fields."),
+    row(Hashes, "hdel", -3, Changes(hashes::hdel, hashes::delete_fields), "Deletes fields."),
+    row(Hashes, "hexists", 3, Reads(hashes::hexists), "Says whether a field exists."),
+    row(Hashes, "hlen", 2, Reads(hashes::hlen), "Returns the number of fields."),
+    row(Hashes, "hstrlen", 3, Reads(hashes::hstrlen), "Returns the length of a field's value."),
+    row(Hashes, "hincrby", 4, Changes(hashes::hincrby, hashes::add), "Adds an integer to a field."),
+    row(Hashes, "hincrbyfloat", 4, Writes(hashes::hincrbyfloat), "Adds a floating-point number to a field."),
+    row(Hashes, "hrandfield", -2, Reads(hashes::hrandfield), "Returns random fields."),
+    row(Hashes, "hscan", -3, waits!(hashes::hscan), "Returns some of the fields and a cursor.")
+        .keys(ONE)
+        .flags(READS_ALL),
+    row(Hashes, "hexpire", -6, Writes(field_expiry::hexpire), "Sets fields' seconds to live."),
+    row(Hashes, "hpexpire", -6, Writes(field_expiry::hpexpire), "Sets fields' milliseconds to live."),
+    row(Hashes, "hexpireat", -6, Writes(field_expiry::hexpireat), "Sets fields' Unix second of expiry."),
+    row(
+        Hashes,
+        "hpexpireat",
+        -6,
+        Writes(field_expiry::hpexpireat),
+        "Sets fields' Unix millisecond of expiry.",
+    ),
+    row(Hashes, "httl", -5, Reads(field_expiry::httl), "Returns fields' seconds to live."),
+    row(Hashes, "hpttl", -5, Reads(field_expiry::hpttl), "Returns fields' milliseconds to live."),
+    row(
+        Hashes,
+        "hexpiretime",
+        -5,
+        Reads(field_expiry::hexpiretime),
+        "Returns fields' Unix second of expiry.",
+    ),
+    row(
+        Hashes,
+        "hpexpiretime",
+        -5,
+        Reads(field_expiry::hpexpiretime),
+        "Returns fields' Unix millisecond of expiry.",
+    ),
+    row(Hashes, "hpersist", -5, Writes(field_expiry::hpersist), "Removes fields' times to live."),
+    row(Hashes, "hgetdel", -5, Writes(field_expiry::hgetdel), "Returns values of fields and deletes these."),
+    row(
+        Hashes,
+        "hgetex",
+        -5,
+        Writes(field_expiry::hgetex),
+        "Returns values of fields and sets times to live.",
+    ),
+    row(Hashes, "hsetex", -6, Writes(field_expiry::hsetex), "Sets fields and their time to live."),
     row(Keyspace, "del", -2, Writes(keyspace::del), "Deletes keys.").keys(ALL),
     row(Keyspace, "unlink", -2, Writes(keyspace::del), "Deletes keys, as DEL does.").keys(ALL),
     row(Keyspace, "exists", -2, Reads(keyspace::exists), "Counts the keys that exist.").keys(ALL),
@@ -270,7 +333,7 @@ pub(super) static COMMANDS: &[Command] = &[
 ];
 
 /// Slots of [`INDEX`]; a few times as many as commands, so that most are found in the first slot.
-const SLOTS: usize = 256;
+const SLOTS: usize = 512;
 const EMPTY: u8 = u8::MAX;
 /// The row of each command, at the slot of its name's hash or the next free one.
 static INDEX: [u8; SLOTS] = {
@@ -346,7 +409,7 @@ impl Command {
     /// What EXEC does, for a command that MULTI queues.
     pub(super) fn queued(&self) -> Option<Queued> {
         match self.action {
-            Reads(run) | Writes(run) | Counts(run, _) => Some(Queued::Keys(run)),
+            Reads(run) | Writes(run) | Counts(run, _) | Changes(run, _) => Some(Queued::Keys(run)),
             Script(kind) => Some(Queued::Script(kind)),
             Answers(run) if !self.has(AtOnce) => Some(Queued::Connection(run)),
             LooksUp(_) | Answers(_) | Waits(_) => None,
@@ -380,6 +443,7 @@ impl Command {
     fn categories(&self) -> impl Iterator<Item = &'static str> {
         let group = match self.group {
             Strings | Numbers => "@string",
+            Hashes => "@hash",
             Keyspace | TimeToLive => "@keyspace",
             Transactions => "@transaction",
             Scripts => "@scripting",

@@ -216,6 +216,13 @@ async fn request(session: &mut Session, args: Arguments<'_>) {
                 None => write(session, run, args).await,
             }
         }
+        Action::Changes(run, change) => {
+            let args = &args.to_bytes()[1..];
+            match change(args) {
+                Some((fields, answer)) => session.write_fields(fields, answer),
+                None => write(session, run, args).await,
+            }
+        }
         Action::LooksUp(lookup) => look_up(session, lookup, args).await,
         Action::Script(kind) => {
             session.write_pending().await;

@@ -26,7 +26,7 @@ pub(super) fn pexpireat(args: &[Bytes], keys: &mut Keys<'_>) -> Outcome {
 
 /// Under which conditions a time to live is set.
 #[derive(Default)]
-struct Conditions {
+pub(super) struct Conditions {
     absent: bool,
     present: bool,
     later: bool,
@@ -34,7 +34,7 @@ struct Conditions {
 }
 
 impl Conditions {
-    fn of(words: &[Bytes]) -> Result<Self, Problem> {
+    pub(super) fn of(words: &[Bytes]) -> Result<Self, Problem> {
         let mut found = Self::default();
         for word in words {
             match () {
@@ -54,8 +54,8 @@ impl Conditions {
         Ok(found)
     }
 
-    /// Whether they hold for a key that ends at `before`, or never, and is to end `at`.
-    fn hold(&self, before: Option<u64>, at: i64) -> bool {
+    /// Whether they hold for a key, or a field, that ends at `before`, or never, and is to end `at`.
+    pub(super) fn hold(&self, before: Option<u64>, at: i64) -> bool {
         let end = before.map_or(i64::MAX, |before| i64::try_from(before).unwrap_or(i64::MAX));
         // A key without a time to live never ends: no time is later.
         (!self.absent || before.is_none())
@@ -72,7 +72,7 @@ fn set(args: &[Bytes], keys: &mut Keys<'_>, command: &str, unit_ms: i64, absolut
     let now = keys.now()?;
     let at = ms.and_then(|ms| if absolute { Some(ms) } else { ms.checked_add_unsigned(now) });
     let (Some(ms), Some(at)) = (ms, at) else { return refuse(invalid_expiry(command)) };
-    let Some(entry) = keys.get(&args[0])? else { return Ok(Reply::Integer(0)) };
+    let Some(entry) = keys.find(&args[0])? else { return Ok(Reply::Integer(0)) };
     if !conditions.hold(entry.expires_at, at) {
         return Ok(Reply::Integer(0));
     }
@@ -87,7 +87,7 @@ fn set(args: &[Bytes], keys: &mut Keys<'_>, command: &str, unit_ms: i64, absolut
 }
 
 pub(super) fn persist(args: &[Bytes], keys: &mut Keys<'_>) -> Outcome {
-    let expires = keys.get(&args[0])?.is_some_and(|entry| entry.expires_at.is_some());
+    let expires = keys.find(&args[0])?.is_some_and(|entry| entry.expires_at.is_some());
     if expires {
         keys.expire(args[0].clone(), Expiry::Never);
     }
@@ -118,7 +118,7 @@ fn seconds(ms: u64) -> u64 {
 /// What `shown` makes of the key's deadline and of now; -1 for a key without a time to live, -2 for an absent
 /// key.
 fn show(args: &[Bytes], keys: &mut Keys<'_>, shown: fn(u64, u64) -> u64) -> Outcome {
-    let Some(entry) = keys.get(&args[0])? else { return Ok(Reply::Integer(-2)) };
+    let Some(entry) = keys.find(&args[0])? else { return Ok(Reply::Integer(-2)) };
     let now = keys.now()?;
     Ok(Reply::Integer(entry.expires_at.map_or(-1, |at| i64::try_from(shown(at, now)).unwrap_or(i64::MAX))))
 }

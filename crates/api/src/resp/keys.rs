@@ -9,12 +9,15 @@
 //! keys, and at most [`WRITTEN_BYTES_MAX`] are to be written.
 
 use super::channels::Channels;
+use super::parse::{WRONG_TYPE, refuse};
 use super::reply::Reply;
+use crate::commands::in_place;
 use crate::error::{Error, Kind};
 use bytes::{Bytes, BytesMut};
 use quoin_core::kv::txn_operation::Step;
 use quoin_core::kv::{
-    self, Compare, CompareResult, CompareTarget, KeyValue, Operation, Publish, Put, Ttl, Txn, TxnOperation,
+    self, Collection, Compare, CompareResult, CompareTarget, FieldAction, FieldChange, KeyValue, Operation,
+    Publish, Put, Ttl, Txn, TxnOperation, WriteFields,
 };
 use quoin_core::limits::REQUEST_BYTES_MAX;
 use quoin_engine::ReadView;
@@ -26,12 +29,50 @@ const WRITTEN_BYTES_MAX: usize = REQUEST_BYTES_MAX;
 
 /// Maximum bytes of what is remembered of reads: the log's entry has a condition for each.
 const READ_BYTES_MAX: usize = REQUEST_BYTES_MAX;
+/// What a field that is written costs besides its bytes.
+const FIELD_OVERHEAD_BYTES: usize = 64;
+/// What an item of a reply costs besides its bytes.
+const ITEM_BYTES: usize = 64;
+/// Hashes with more fields are read whole aside.
+const FIELDS_IN_PLACE_MAX: u64 = 1000;
 /// What a key that was read costs besides its bytes.
 const READ_OVERHEAD_BYTES: usize = 32;
 
-/// The state of a key that exists.
+/// The state of a key that exists and holds a string.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
+    pub(super) value: Bytes,
+    /// Milliseconds since the Unix epoch.
+    pub(super) expires_at: Option<u64>,
+}
+
+/// A key that exists.
+#[derive(Clone, Debug)]
+pub(super) struct Found {
+    pub(super) value: Value,
+    /// Milliseconds since the Unix epoch.
+    pub(super) expires_at: Option<u64>,
+}
+
+/// What a key holds.
+#[derive(Clone, Debug)]
+pub(super) enum Value {
+    String(Bytes),
+    Hash(Hash),
+}
+
+/// A hash. Its fields are read one by one: there may be very many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Hash {
+    /// `None` where this transaction has made it.
+    pub(super) stored: Option<Collection>,
+    /// Fields, with those that are over and not deleted yet.
+    pub(super) count: u64,
+}
+
+/// A field of a hash.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Field {
     pub(super) value: Bytes,
     /// Milliseconds since the Unix epoch.
     pub(super) expires_at: Option<u64>,
@@ -58,7 +99,35 @@ enum Write {
     },
     /// Changes only the time to live.
     Expire(Expiry),
+    Fields(Fields),
     Delete,
+}
+
+/// Changes of a hash's fields.
+#[derive(Clone, Debug)]
+struct Fields {
+    /// With them.
+    hash: Hash,
+    /// Nothing of what the key has held stays.
+    anew: bool,
+    /// Of the key.
+    expiry: Expiry,
+    changes: BTreeMap<Bytes, FieldWrite>,
+    bytes: usize,
+}
+
+#[derive(Clone, Debug)]
+enum FieldWrite {
+    Put(Bytes, Expiry),
+    Expire(Expiry),
+    Delete,
+}
+
+impl FieldWrite {
+    fn bytes(&self, field: &Bytes) -> usize {
+        let value = if let Self::Put(value, _) = self { value.len() } else { 0 };
+        field.len() + value + FIELD_OVERHEAD_BYTES
+    }
 }
 
 /// The writes of a transaction at some point.
@@ -236,32 +305,164 @@ impl<'a> Keys<'a> {
         self.messages.truncate(before.messages);
     }
 
+    /// The string at a key, with this command's own writes.
+    ///
+    /// # Errors
+    /// The key holds another kind of value.
+    pub(super) fn get(&mut self, key: &Bytes) -> Result<Option<Entry>, Problem> {
+        match self.find(key)? {
+            None => Ok(None),
+            Some(Found { value: Value::String(value), expires_at }) => Ok(Some(Entry { value, expires_at })),
+            Some(_) => refuse(WRONG_TYPE),
+        }
+    }
+
+    /// The hash at a key, with this command's own writes.
+    ///
+    /// # Errors
+    /// The key holds another kind of value.
+    pub(super) fn hash(&mut self, key: &Bytes) -> Result<Option<Hash>, Problem> {
+        match self.find(key)? {
+            None => Ok(None),
+            Some(Found { value: Value::Hash(hash), .. }) => Ok(Some(hash)),
+            Some(_) => refuse(WRONG_TYPE),
+        }
+    }
+
     /// The key's state, with this command's own writes.
-    pub(super) fn get(&mut self, key: &Bytes) -> Result<Option<Entry>, Failed> {
-        let entry = match self.written.get(key).cloned() {
+    pub(super) fn find(&mut self, key: &Bytes) -> Result<Option<Found>, Failed> {
+        let (value, expiry) = match self.written.get(key) {
             None => return self.alive(key),
             Some(Write::Delete) => return Ok(None),
             Some(Write::Expire(expiry)) => {
-                let Some(entry) = self.alive(key)? else { return Ok(None) };
-                Entry { expires_at: self.expires_at(expiry, entry.expires_at)?, ..entry }
+                let expiry = *expiry;
+                let Some(found) = self.alive(key)? else { return Ok(None) };
+                (found.value, expiry)
             }
-            Some(Write::Put { value, expiry }) => {
-                let before = match expiry {
-                    Expiry::Keep => self.alive(key)?.and_then(|entry| entry.expires_at),
-                    _ => None,
-                };
-                Entry { value, expires_at: self.expires_at(expiry, before)? }
-            }
+            Some(Write::Put { value, expiry }) => (Value::String(value.clone()), *expiry),
+            Some(Write::Fields(fields)) => (Value::Hash(fields.hash), fields.expiry),
         };
-        let alive = entry.expires_at.is_none() || self.sight()?.is_alive(entry.expires_at);
-        Ok(alive.then_some(entry))
+        let before = match expiry {
+            Expiry::Keep => self.alive(key)?.and_then(|found| found.expires_at),
+            _ => None,
+        };
+        let expires_at = self.expires_at(expiry, before)?;
+        let alive = expires_at.is_none() || self.sight()?.is_alive(expires_at);
+        Ok(alive.then_some(Found { value, expires_at }))
+    }
+
+    /// A field of a hash, unless its time is over; and whether there is a record of it.
+    pub(super) fn field(
+        &mut self,
+        key: &Bytes,
+        hash: Hash,
+        field: &Bytes,
+    ) -> Result<(Option<Field>, bool), Failed> {
+        let written = match self.written.get(key) {
+            Some(Write::Fields(fields)) => fields.changes.get(field).cloned(),
+            _ => None,
+        };
+        let (value, expiry) = match written {
+            None => return self.stored_field(hash, field),
+            Some(FieldWrite::Delete) => return Ok((None, false)),
+            Some(FieldWrite::Put(value, expiry)) => (value, expiry),
+            Some(FieldWrite::Expire(expiry)) => match self.stored_field(hash, field)?.0 {
+                Some(stored) => (stored.value, expiry),
+                None => return Ok((None, false)),
+            },
+        };
+        let before = match expiry {
+            Expiry::Keep => self.stored_field(hash, field)?.0.and_then(|stored| stored.expires_at),
+            _ => None,
+        };
+        let expires_at = self.expires_at(expiry, before)?;
+        let alive = expires_at.is_none() || self.sight()?.is_alive(expires_at);
+        Ok((alive.then_some(Field { value, expires_at }), true))
+    }
+
+    fn stored_field(&mut self, hash: Hash, field: &Bytes) -> Result<(Option<Field>, bool), Failed> {
+        // Of a longer one there is none, nor could the store look for it.
+        let Some(stored) = hash.stored.filter(|_| field.len() <= kv::FIELD_BYTES_MAX) else {
+            return Ok((None, false));
+        };
+        let sight = self.sight()?;
+        let found =
+            kv::field(sight.view.view(), stored, field).map_err(|error| Failed::Error(error.into()))?;
+        let Some(found) = found else { return Ok((None, false)) };
+        Ok((self.field_alive(sight, found), true))
+    }
+
+    fn field_alive(&mut self, sight: &Sight, found: kv::Field) -> Option<Field> {
+        let expires_at = found.expires.map(|at| at.0);
+        let alive = sight.is_alive(expires_at);
+        self.note_deadline(expires_at, alive);
+        alive.then_some(Field { value: found.value, expires_at })
+    }
+
+    /// Calls `take` with each field of a hash, in the order of their names, until it returns false.
+    pub(super) fn each_field(
+        &mut self,
+        key: &Bytes,
+        hash: Hash,
+        mut take: impl FnMut(&mut Self, Bytes, Field) -> Result<bool, Failed>,
+    ) -> Result<(), Failed> {
+        let sight = self.sight()?;
+        let written: BTreeMap<Bytes, FieldWrite> = match self.written.get(key) {
+            Some(Write::Fields(fields)) => fields.changes.clone(),
+            _ => BTreeMap::new(),
+        };
+        in_place(hash.count > FIELDS_IN_PLACE_MAX, || {
+            let mut own = written.keys().peekable();
+            let stored = hash.stored.map(|stored| kv::fields(sight.view.view(), stored, b""));
+            for pair in stored.into_iter().flatten() {
+                let (name, found) = pair.map_err(|error| Failed::Error(error.into()))?;
+                while let Some(before) = own.next_if(|own| **own < name) {
+                    if let (Some(field), _) = self.field(key, hash, before)?
+                        && !take(self, before.clone(), field)?
+                    {
+                        return Ok(());
+                    }
+                }
+                let field = match own.next_if(|own| **own == name) {
+                    Some(_) => self.field(key, hash, &name)?.0,
+                    None => self.field_alive(sight, found),
+                };
+                if let Some(field) = field
+                    && !take(self, name, field)?
+                {
+                    return Ok(());
+                }
+            }
+            for name in own {
+                if let (Some(field), _) = self.field(key, hash, name)?
+                    && !take(self, name.clone(), field)?
+                {
+                    return Ok(());
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Counts an item of a list that becomes part of the reply.
+    ///
+    /// # Errors
+    /// See [`Self::answers`].
+    pub(super) fn answers_item(&mut self, bytes: usize) -> Result<(), Failed> {
+        self.answers(bytes + ITEM_BYTES)
     }
 
     /// The key's stored state, unless its time is over.
-    fn alive(&mut self, key: &Bytes) -> Result<Option<Entry>, Failed> {
+    fn alive(&mut self, key: &Bytes) -> Result<Option<Found>, Failed> {
         let sight = self.sight()?;
-        let entry = |kv: KeyValue| Entry { value: kv.value, expires_at: kv.expires.map(|at| at.0) };
-        let Some(entry) = self.stored(sight, key)?.map(entry) else { return Ok(None) };
+        let found = |(kv, collection): (KeyValue, Option<Collection>)| {
+            let value = match collection {
+                None => Value::String(kv.value),
+                Some(stored) => Value::Hash(Hash { stored: Some(stored), count: stored.count }),
+            };
+            Found { value, expires_at: kv.expires.map(|at| at.0) }
+        };
+        let Some(entry) = self.stored(sight, key)?.map(found) else { return Ok(None) };
         let alive = sight.is_alive(entry.expires_at);
         self.note_deadline(entry.expires_at, alive);
         Ok(alive.then_some(entry))
@@ -287,10 +488,14 @@ impl<'a> Keys<'a> {
         })
     }
 
-    fn stored(&mut self, sight: &Sight, key: &Bytes) -> Result<Option<KeyValue>, Failed> {
-        let found = get(&sight.view, key)?;
+    fn stored(
+        &mut self,
+        sight: &Sight,
+        key: &Bytes,
+    ) -> Result<Option<(KeyValue, Option<Collection>)>, Failed> {
+        let found = find(&sight.view, key)?;
         if !self.only_reads {
-            let revision = found.as_ref().map_or(0, |kv| kv.mod_revision);
+            let revision = found.as_ref().map_or(0, |(kv, _)| kv.mod_revision);
             if self.read.insert(key.clone(), revision).is_none() {
                 self.read_bytes += key.len() + READ_OVERHEAD_BYTES;
                 if self.read_bytes > READ_BYTES_MAX {
@@ -332,6 +537,7 @@ impl<'a> Keys<'a> {
     fn bytes_written_at(&self, key: &Bytes) -> usize {
         match self.written.get(key) {
             Some(Write::Put { value, .. }) => value.len(),
+            Some(Write::Fields(fields)) => fields.bytes,
             _ => 0,
         }
     }
@@ -346,7 +552,12 @@ impl<'a> Keys<'a> {
         // is kept here.
         let expiry = match (expiry, self.written.get(&key)) {
             (Expiry::Keep, Some(Write::Delete)) => Expiry::Never,
-            (Expiry::Keep, Some(Write::Put { expiry, .. } | Write::Expire(expiry))) => match *expiry {
+            (
+                Expiry::Keep,
+                Some(
+                    Write::Put { expiry, .. } | Write::Expire(expiry) | Write::Fields(Fields { expiry, .. }),
+                ),
+            ) => match *expiry {
                 Expiry::At(at) if self.sight.is_some_and(|sight| !sight.is_alive(Some(at))) => Expiry::Never,
                 expiry => expiry,
             },
@@ -375,10 +586,95 @@ impl<'a> Keys<'a> {
     pub(super) fn expire(&mut self, key: Bytes, expiry: Expiry) {
         match self.written.get_mut(&key) {
             Some(Write::Put { expiry: before, .. } | Write::Expire(before)) => *before = expiry,
+            Some(Write::Fields(fields)) => fields.expiry = expiry,
             _ => {
                 self.written.insert(key, Write::Expire(expiry));
             }
         }
+    }
+
+    /// Writes a field of the hash that [`Self::hash`] found; `there` is what [`Self::field`] said of its record.
+    ///
+    /// # Errors
+    /// See [`Self::may_make`].
+    pub(super) fn put_field(
+        &mut self,
+        key: &Bytes,
+        hash: Option<Hash>,
+        (field, there): (&Bytes, bool),
+        value: Bytes,
+        expiry: Expiry,
+    ) -> Result<Hash, Failed> {
+        self.write_field(key, hash, field, FieldWrite::Put(value, expiry), u64::from(!there) as i64)
+    }
+
+    /// Changes the time to live of an existing field.
+    ///
+    /// # Errors
+    /// See [`Self::may_make`].
+    pub(super) fn expire_field(
+        &mut self,
+        key: &Bytes,
+        hash: Hash,
+        field: &Bytes,
+        expiry: Expiry,
+    ) -> Result<(), Failed> {
+        let write = match self.written.get(key) {
+            Some(Write::Fields(fields)) => match fields.changes.get(field) {
+                Some(FieldWrite::Put(value, _)) => FieldWrite::Put(value.clone(), expiry),
+                _ => FieldWrite::Expire(expiry),
+            },
+            _ => FieldWrite::Expire(expiry),
+        };
+        self.write_field(key, Some(hash), field, write, 0).map(|_| ())
+    }
+
+    /// Deletes an existing field, and the key with its last one. Returns what is left.
+    ///
+    /// # Errors
+    /// See [`Self::may_make`].
+    pub(super) fn delete_field(
+        &mut self,
+        key: &Bytes,
+        hash: Hash,
+        field: &Bytes,
+    ) -> Result<Option<Hash>, Failed> {
+        if hash.count <= 1 {
+            self.delete(key.clone());
+            return Ok(None);
+        }
+        self.write_field(key, Some(hash), field, FieldWrite::Delete, -1).map(Some)
+    }
+
+    fn write_field(
+        &mut self,
+        key: &Bytes,
+        hash: Option<Hash>,
+        field: &Bytes,
+        write: FieldWrite,
+        more: i64,
+    ) -> Result<Hash, Failed> {
+        let bytes = write.bytes(field);
+        self.may_add(self.written_bytes, bytes)?;
+        let before = match self.written.remove(key) {
+            Some(Write::Fields(fields)) => Some(fields),
+            Some(Write::Expire(expiry)) => Some(Fields::of(hash, false, expiry)),
+            Some(Write::Put { value, .. }) => {
+                self.written_bytes -= value.len();
+                Some(Fields::of(hash, true, Expiry::Never))
+            }
+            Some(Write::Delete) => Some(Fields::of(hash, true, Expiry::Never)),
+            None => None,
+        };
+        let expiry = if hash.is_some() { Expiry::Keep } else { Expiry::Never };
+        let mut fields = before.unwrap_or_else(|| Fields::of(hash, false, expiry));
+        fields.hash.count = fields.hash.count.saturating_add_signed(more);
+        let replaced = fields.changes.insert(field.clone(), write).map_or(0, |write| write.bytes(field));
+        fields.bytes = fields.bytes + bytes - replaced;
+        self.written_bytes = self.written_bytes + bytes - replaced;
+        let hash = fields.hash;
+        self.written.insert(key.clone(), Write::Fields(fields));
+        Ok(hash)
     }
 
     pub(super) fn delete(&mut self, key: Bytes) {
@@ -434,20 +730,39 @@ fn read_too_much() -> Error {
 }
 
 /// The key's stored state. The empty key never exists.
-fn get(view: &ReadView, key: &Bytes) -> Result<Option<KeyValue>, Failed> {
+fn find(view: &ReadView, key: &Bytes) -> Result<Option<(KeyValue, Option<Collection>)>, Failed> {
     if key.is_empty() {
         return Ok(None);
     }
-    kv::get(view.view(), key).map_err(|error| Failed::Error(Error::from(error)))
+    kv::find(view.view(), key).map_err(|error| Failed::Error(Error::from(error)))
 }
 
-fn step(key: Bytes, write: Write) -> Step {
-    let ttl = |expiry| match expiry {
+fn ttl(expiry: Expiry) -> Option<Ttl> {
+    match expiry {
         Expiry::Never => None,
         Expiry::Keep => Some(Ttl::Keep(true)),
         Expiry::At(at) => Some(Ttl::At(at)),
         Expiry::In(ms) => Some(Ttl::Milliseconds(ms)),
+    }
+}
+
+fn field_change(field: Bytes, write: FieldWrite) -> FieldChange {
+    let (action, expiry) = match write {
+        FieldWrite::Put(value, expiry) => (FieldAction::Put(value), expiry),
+        FieldWrite::Expire(expiry) => (FieldAction::Expire(true), expiry),
+        FieldWrite::Delete => (FieldAction::Delete(true), Expiry::Never),
     };
+    FieldChange { field, action: Some(action), ttl: ttl(expiry) }
+}
+
+impl Fields {
+    fn of(hash: Option<Hash>, anew: bool, expiry: Expiry) -> Self {
+        let hash = hash.unwrap_or(Hash { stored: None, count: 0 });
+        Self { hash, anew, expiry, changes: BTreeMap::new(), bytes: 0 }
+    }
+}
+
+fn step(key: Bytes, write: Write) -> Step {
     match write {
         Write::Put { value, expiry } => Step::Put(Put { key, value, ttl: ttl(expiry), ..Put::default() }),
         Write::Expire(expiry) => Step::Put(Put {
@@ -457,6 +772,13 @@ fn step(key: Bytes, write: Write) -> Step {
             keep_metadata: true,
             ttl: ttl(expiry),
             ..Put::default()
+        }),
+        Write::Fields(Fields { anew, expiry, changes, .. }) => Step::WriteFields(WriteFields {
+            key,
+            changes: changes.into_iter().map(|(field, write)| field_change(field, write)).collect(),
+            anew,
+            persist: expiry == Expiry::Never,
+            ttl: ttl(expiry).filter(|_| expiry != Expiry::Keep),
         }),
         Write::Delete => Step::Delete(kv::Delete { key, ..kv::Delete::default() }),
     }

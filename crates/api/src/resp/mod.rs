@@ -1,14 +1,14 @@
 //! Redis's protocol, RESP2 and RESP3, on a port of its own: the same keys and revisions as over etcd's API.
 //!
 //! Reading order, along a request: `connection.rs` reads requests (`request.rs`) from the socket and finds
-//! each in the table of commands (`commands.rs`). Commands about keys (`strings.rs`, `keyspace.rs`,
-//! `expiry.rs`) are functions of their arguments and of `keys.rs`; `transaction.rs` has their writes done, and those
+//! each in the table of commands (`commands.rs`). Commands about keys (`strings.rs`, `hashes.rs`,
+//! `keyspace.rs`, `expiry.rs`, `field_expiry.rs`) are functions of their arguments and of `keys.rs`; `transaction.rs` has their writes done, and those
 //! of scripts (`scripts/`).
 //! The others work on the connection's state (`session.rs`): `administration.rs`, `scan.rs` (all keys),
 //! `subscribe.rs` (with `channels.rs` and `notices.rs`), `lookup.rs` and `table.rs` (lookup tables). `reply.rs` writes the
 //! answers.
 //!
-//! What is deliberately absent: types other than strings. An absent command is refused
+//! What is deliberately absent: types other than strings and hashes. An absent command is refused
 //! with an error that names it.
 
 mod administration;
@@ -21,8 +21,10 @@ mod decimal;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(super) mod exercise;
 mod expiry;
+mod field_expiry;
 mod flush;
 mod glob;
+mod hashes;
 mod keys;
 mod keyspace;
 mod lookup;

@@ -4,6 +4,7 @@ use super::keys::{Expiry, Problem};
 use bytes::Bytes;
 use quoin_core::kv;
 
+pub(super) const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
 pub(super) const SYNTAX: &str = "ERR syntax error";
 pub(super) const NO_OTHER_DATABASE: &str = "ERR DB index is out of range: there is one database, 0";
 pub(super) const NOT_AN_INTEGER: &str = "ERR value is not an integer or out of range";

@@ -42,6 +42,8 @@ pub(super) enum Reply {
     Set(Vec<Reply>),
     /// Pairs; in RESP2 an array.
     Map(Vec<(Reply, Reply)>),
+    /// Pairs; in RESP2 an array of all of it, in RESP3 an array of arrays.
+    Pairs(Vec<(Reply, Reply)>),
     /// A message that answers no request; in RESP2 an array.
     Push(Vec<Reply>),
     /// Several replies to one command: SUBSCRIBE has one per channel.
@@ -97,6 +99,17 @@ impl Reply {
                 for (key, value) in pairs {
                     key.write(out, version);
                     value.write(out, version);
+                }
+            }
+            Self::Pairs(pairs) => {
+                let both = if version == Version::Resp3 { 1 } else { 2 };
+                head(out, b'*', both * pairs.len() as i64);
+                for (first, second) in pairs {
+                    if version == Version::Resp3 {
+                        head(out, b'*', 2);
+                    }
+                    first.write(out, version);
+                    second.write(out, version);
                 }
             }
             Self::Several(replies) => replies.iter().for_each(|reply| reply.write(out, version)),

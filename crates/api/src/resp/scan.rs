@@ -11,10 +11,12 @@ use super::session::Session;
 use crate::commands::{self, in_place};
 use crate::error::Error;
 use bytes::Bytes;
-use quoin_core::kv::{self, KeyValue};
+use quoin_core::kv::{self, KeyValue, Kind};
 use quoin_core::store::prefix_end;
 use quoin_engine::{Engine, ReadView};
 
+pub(super) const UNKNOWN_CURSOR: &str =
+    "ERR unknown cursor: go on at the node where the scan began, or begin again at 0";
 /// What a key in a reply costs besides its bytes.
 const KEY_OVERHEAD_BYTES: usize = 64;
 /// Maximum keys of a piece.
@@ -83,7 +85,7 @@ fn deadline(kv: &KeyValue) -> Option<u64> {
 pub(super) async fn scan(session: &mut Session, args: &[Bytes]) -> Result<Reply, Error> {
     let number = |bytes: &Bytes| std::str::from_utf8(bytes).ok().and_then(|text| text.parse::<u64>().ok());
     let Some(cursor) = number(&args[0]) else { return Ok(Reply::error("ERR invalid cursor")) };
-    let (mut pattern, mut count, mut of_other_type) = (None, 10, false);
+    let (mut pattern, mut count, mut kind) = (None, 10, None);
     for option in args[1..].chunks(2) {
         match option {
             [word, value] if is(word, "match") => pattern = Some(value),
@@ -91,7 +93,7 @@ pub(super) async fn scan(session: &mut Session, args: &[Bytes]) -> Result<Reply,
                 Some(number @ 1..) => count = i64::try_from(number).unwrap_or(PIECE).min(PIECE),
                 _ => return Ok(Reply::error(NOT_AN_INTEGER)),
             },
-            [word, value] if is(word, "type") => of_other_type = !is(value, "string"),
+            [word, value] if is(word, "type") => kind = Some(value),
             _ => return Ok(Reply::error(SYNTAX)),
         }
     }
@@ -105,9 +107,7 @@ pub(super) async fn scan(session: &mut Session, args: &[Bytes]) -> Result<Reply,
         cursor => match server.cursors.find(cursor) {
             Some(after) => Some(after),
             None => {
-                return Ok(Reply::error(
-                    "ERR unknown cursor: go on at the node where the scan began, or begin again at 0",
-                ));
+                return Ok(Reply::error(UNKNOWN_CURSOR));
             }
         },
     };
@@ -117,7 +117,11 @@ pub(super) async fn scan(session: &mut Session, args: &[Bytes]) -> Result<Reply,
         Some(last) if piece.more => server.cursors.remember(last.key.clone()),
         _ => 0,
     };
-    let wanted = |kv: &KeyValue| !of_other_type && sight.is_alive(deadline(kv));
+    let of_kind = |kv: &KeyValue| {
+        let name = if kv.kind == Kind::Hash { "hash" } else { "string" };
+        kind.is_none_or(|kind| is(kind, name))
+    };
+    let wanted = |kv: &KeyValue| of_kind(kv) && sight.is_alive(deadline(kv));
     let kvs = match pattern {
         Some(pattern) => matching(piece.kvs, pattern).await,
         None => piece.kvs,

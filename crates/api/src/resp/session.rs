@@ -18,7 +18,7 @@ use super::silence::Silence;
 use crate::commands::{check_size, check_space_for, kv_reply};
 use crate::error::Error;
 use bytes::Bytes;
-use quoin_core::kv::{Increment, Operation, Response};
+use quoin_core::kv::{FieldsReply, Increment, Operation, Response, WriteFields};
 use quoin_engine::{Consistency, ProposeError, ReadView};
 use std::sync::Arc;
 
@@ -58,6 +58,21 @@ enum Answer {
     Always(Reply),
     /// The number that the key has then.
     Number,
+    /// What becomes of a hash's fields.
+    Fields(FieldsAnswer),
+}
+
+/// What a client is told of changed fields.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum FieldsAnswer {
+    /// How many are new.
+    Added,
+    /// How many are gone.
+    Removed,
+    /// The number that one has then.
+    Number,
+    /// That it is done.
+    Done,
 }
 
 impl Session {
@@ -189,6 +204,11 @@ impl Session {
         self.writes.push((Operation::Increment(increment), Answer::Number));
     }
 
+    /// Gathers a write of fields.
+    pub(super) fn write_fields(&mut self, write: WriteFields, answer: FieldsAnswer) {
+        self.writes.push((Operation::WriteFields(write), Answer::Fields(answer)));
+    }
+
     /// Has the gathered writes done, and replies to them.
     pub(super) async fn write_pending(&mut self) {
         if self.writes.is_empty() {
@@ -237,6 +257,15 @@ fn answered(answer: Answer, result: Result<quoin_core::Reply, ProposeError>) -> 
     match answer {
         Answer::Number => match response {
             Response::Number(number) => Ok(Reply::Integer(number)),
+            other => Err(Error::unexpected_reply("kv", &other)),
+        },
+        Answer::Fields(answer) => match response {
+            Response::Fields(FieldsReply { added, removed, number }) => Ok(match answer {
+                FieldsAnswer::Added => Reply::Integer(added),
+                FieldsAnswer::Removed => Reply::Integer(removed),
+                FieldsAnswer::Number => Reply::Integer(number),
+                FieldsAnswer::Done => Reply::OK,
+            }),
             other => Err(Error::unexpected_reply("kv", &other)),
         },
         Answer::Always(reply) => succeeded(response).map(|_| reply),

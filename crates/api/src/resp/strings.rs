@@ -1,7 +1,7 @@
 //! Strings and numbers: GET, SET, INCR and their kin.
 
 use super::decimal::Decimal;
-use super::keys::{Entry, Expiry, Keys, Outcome, Problem};
+use super::keys::{Entry, Expiry, Found, Keys, Outcome, Problem, Value};
 use super::parse::{DURATION_MS_MAX, SYNTAX, expiry, integer, is, positive_ms, refuse, wrong_count};
 use super::reply::Reply;
 use bytes::Bytes;
@@ -24,9 +24,12 @@ pub(super) fn get(args: &[Bytes], keys: &mut Keys<'_>) -> Outcome {
 }
 
 pub(super) fn mget(args: &[Bytes], keys: &mut Keys<'_>) -> Outcome {
-    let mut value = |key| {
-        let entry = keys.get(key)?;
-        bulk(keys, entry)
+    let mut value = |key| match keys.find(key)? {
+        Some(Found { value: Value::String(value), expires_at }) => {
+            bulk(keys, Some(Entry { value, expires_at }))
+        }
+        // As in Redis, what is no string is not told from an absent key.
+        _ => Ok(Reply::Null),
     };
     args.iter().map(&mut value).collect::<Result<_, Problem>>().map(Reply::Array)
 }
@@ -54,8 +57,9 @@ pub(super) fn set(args: &[Bytes], keys: &mut Keys<'_>) -> Outcome {
     if only_absent && only_present {
         return refuse(SYNTAX);
     }
-    let old = if only_absent || only_present || answer_old { keys.get(&args[0])? } else { None };
-    let refused = if old.is_some() { only_absent } else { only_present };
+    let old = if answer_old { keys.get(&args[0])? } else { None };
+    let exists = old.is_some() || (only_absent || only_present) && keys.find(&args[0])?.is_some();
+    let refused = if exists { only_absent } else { only_present };
     if !refused {
         keys.put(args[0].clone(), args[1].clone(), ttl.unwrap_or(Expiry::Never))?;
     }
@@ -79,7 +83,7 @@ pub(super) fn mset(args: &[Bytes], keys: &mut Keys<'_>) -> Outcome {
 
 pub(super) fn msetnx(args: &[Bytes], keys: &mut Keys<'_>) -> Outcome {
     for pair in pairs(args, "msetnx")? {
-        if keys.get(&pair[0])?.is_some() {
+        if keys.find(&pair[0])?.is_some() {
             return Ok(Reply::Integer(0));
         }
     }
@@ -88,7 +92,7 @@ pub(super) fn msetnx(args: &[Bytes], keys: &mut Keys<'_>) -> Outcome {
 }
 
 pub(super) fn setnx(args: &[Bytes], keys: &mut Keys<'_>) -> Outcome {
-    let absent = keys.get(&args[0])?.is_none();
+    let absent = keys.find(&args[0])?.is_none();
     if absent {
         keys.put(args[0].clone(), args[1].clone(), Expiry::Never)?;
     }

@@ -89,7 +89,9 @@ impl Calls<'_, '_> {
 /// What a script may call: commands about keys, and the few others that need no connection.
 fn of_keys(command: &Command) -> Option<Run> {
     match (command.name, command.action) {
-        (_, Action::Reads(run) | Action::Writes(run) | Action::Counts(run, _)) => Some(run),
+        (_, Action::Reads(run) | Action::Writes(run) | Action::Counts(run, _) | Action::Changes(run, _)) => {
+            Some(run)
+        }
         ("ping", _) => {
             Some(|args, _| Ok(args.first().map_or(Reply::Simple("PONG"), |text| Reply::Bulk(text.clone()))))
         }

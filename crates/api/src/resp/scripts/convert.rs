@@ -33,7 +33,15 @@ pub(super) fn to_lua(lua: &Lua, reply: &Reply, version: u8) -> mlua::Result<Valu
             }
             Value::Table(table)
         }
-        Reply::Map(pairs) => {
+        Reply::Pairs(pairs) if version == 3 => {
+            let table = lua.create_table_with_capacity(pairs.len(), 0)?;
+            for (at, (first, second)) in pairs.iter().enumerate() {
+                let pair = [to_lua(lua, first, version)?, to_lua(lua, second, version)?];
+                table.raw_set(at + 1, lua.create_sequence_from(pair)?)?;
+            }
+            Value::Table(table)
+        }
+        Reply::Map(pairs) | Reply::Pairs(pairs) => {
             let table = lua.create_table()?;
             for (at, (key, value)) in pairs.iter().enumerate() {
                 let (key, value) = (to_lua(lua, key, version)?, to_lua(lua, value, version)?);
@@ -160,7 +168,7 @@ pub(super) fn text_bytes(reply: &Reply) -> usize {
         Reply::Array(items) | Reply::Set(items) => {
             items.iter().map(|item| ITEM_BYTES + text_bytes(item)).sum()
         }
-        Reply::Map(pairs) => {
+        Reply::Map(pairs) | Reply::Pairs(pairs) => {
             pairs.iter().map(|(key, value)| 2 * ITEM_BYTES + text_bytes(key) + text_bytes(value)).sum()
         }
         _ => 0,
