@@ -155,7 +155,7 @@ func (n *node) start() error {
 	}
 	defer log.Close()
 	words := []string{"serve", "--name", n.name, "--data-dir", n.data(), "--listen-client", n.client(),
-		"--listen-peer", n.peer(), "--listen-http", n.http(), "--listen-resp", n.resp()}
+		"--listen-peer", n.peer(), "--listen-http", n.http(), "--listen-resp", n.resp(), "--insecure"}
 	if n.joins {
 		var others []string
 		for _, other := range n.cluster.nodes {

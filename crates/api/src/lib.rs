@@ -9,7 +9,7 @@
 //!
 //! Shared by them: `commands.rs` (the way through the engine), `consistency.rs` (how fresh a read is),
 //! `page.rs` (page sizes), `ledger/` (what its two wires share), `error/` (one type, rendered once per wire).
-//! `budget.rs` bounds the bytes of all requests together, `stall.rs` gives up those whose rest does not come.
+//! `accept.rs` takes connections in, with or without TLS; `neighbours.rs` dials other replicas. `budget.rs` bounds the bytes of all requests together, `stall.rs` gives up those whose rest does not come.
 //! `preface.rs` turns away connections that do not speak their port's protocol, and `wrong_port.rs` tells them so.
 //! `http/mod.rs` also has the pages for operators.
 //!
@@ -22,6 +22,7 @@
 //! **Invariant: Bounded.** Streams per connection, and bytes of a request and of an answer, are settings
 //! (`limits.*`); each queue of an adapter has its bound beside it.
 
+mod accept;
 mod answers;
 mod budget;
 mod changes;
@@ -33,6 +34,7 @@ mod grpc;
 mod http;
 mod ledger;
 mod life;
+mod neighbours;
 mod page;
 mod preface;
 mod resp;
@@ -47,21 +49,23 @@ pub mod fuzz {
     pub use super::resp::exercise::requests;
 }
 
+use accept::Listener;
 use budget::{Budget, Charging};
 use life::Life;
-use preface::{Checked, CheckedListener};
+use neighbours::Neighbours;
+use preface::CheckedListener;
+use prometheus::IntCounter;
 use quoin_engine::Engine;
 use quoin_library::Library;
+use quoin_tls::Keys;
 use std::io;
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio_stream::StreamExt;
 use tonic::service::Routes;
 use tonic::transport::Server;
-use tonic::transport::server::TcpIncoming;
 use tonic_health::server::HealthReporter;
 use wrong_port::Port;
 
@@ -90,29 +94,46 @@ pub struct Servers {
     health: JoinHandle<()>,
 }
 
-/// Serves gRPC and etcd's JSON on `clients`, HTTP (the ledger, the rules and the operators' pages) on `operators`, Redis's
-/// protocol on `redis`. Call within a runtime.
+/// Where clients come in.
+pub struct Ports {
+    /// gRPC and etcd's JSON.
+    pub clients: TcpListener,
+    /// HTTP: the ledger, the rules and the operators' pages.
+    pub operators: TcpListener,
+    /// Redis's protocol.
+    pub redis: TcpListener,
+    /// With these, all of them speak TLS alone.
+    pub keys: Option<Arc<Keys>>,
+}
+
+/// Serves clients. Call within a runtime.
 ///
 /// # Errors
 /// A listener cannot be used, or the reflection service cannot be built.
-pub fn serve(
-    engine: Engine,
-    library: Arc<Library>,
-    clients: TcpListener,
-    operators: TcpListener,
-    redis: TcpListener,
-) -> io::Result<Servers> {
+pub fn serve(engine: Engine, library: Arc<Library>, ports: Ports) -> io::Result<Servers> {
+    let Ports { clients, operators, redis, keys } = ports;
     let (stop, stopping) = watch::channel(false);
     let life = Life(stopping);
     let (reporter, health_service) = tonic_health::server::health_reporter();
     let streams_max = engine.limits().streams_per_connection_max;
     let budget = Budget::new(&engine);
     let book = ledger::Book::start(engine.clone());
-    let services = grpc::routes(&engine, &library, &book, &life)?.add_service(health_service);
-    let garbage = engine.metrics().client_garbage.clone();
-    let incoming = TcpIncoming::from(into_tokio(clients)?).with_nodelay(Some(true));
-    let connections = incoming
-        .map(move |accepted| accepted.map(|stream| Checked::new(stream, Port::Client, garbage.clone())));
+    let neighbours = Neighbours::new(keys.clone());
+    let services = grpc::routes(&engine, &library, &book, &life, &neighbours)?.add_service(health_service);
+    let accepting = |listener: TcpListener, port| {
+        let failed = engine.metrics().tls_failed.clone();
+        Ok::<_, io::Error>(Listener::new(into_tokio(listener)?, port, keys.clone(), failed))
+    };
+    let checked = |listener: TcpListener, port, refused: &IntCounter| {
+        Ok::<_, io::Error>(CheckedListener::new(accepting(listener, port)?, port, refused.clone()))
+    };
+    let clients = checked(clients, Port::Client, &engine.metrics().client_garbage)?;
+    let operators = checked(operators, Port::Http, &engine.metrics().http_garbage)?;
+    let redis = accepting(redis, Port::Resp)?;
+    let connections = futures_util::stream::unfold(clients, |mut clients| async {
+        let (stream, _) = clients.accept().await;
+        Some((Ok::<_, io::Error>(stream), clients))
+    });
     let pages = http::routes(engine.clone(), Arc::clone(&library));
     let message_bytes_max = grpc::message_bytes_max(&engine);
     // One router for both versions of HTTP: a gRPC call passes no more of them than on a port of its own.
@@ -132,9 +153,8 @@ pub fn serve(
         .http2_max_pending_accept_reset_streams(Some(RESETS_PENDING_MAX))
         .add_routes(Routes::from(routes))
         .serve_with_incoming_shutdown(connections, async move { life.ended().await });
-    let operators = CheckedListener::new(into_tokio(operators)?, engine.metrics().http_garbage.clone());
     let operators = http::serve(operators, http, Life(stop.subscribe()));
-    let redis = resp::serve(engine.clone(), library, budget, into_tokio(redis)?, Life(stop.subscribe()));
+    let redis = resp::serve(engine.clone(), library, budget, redis, Life(stop.subscribe()));
     Ok(Servers {
         stop,
         grpc: tokio::spawn(server),

@@ -3,6 +3,7 @@
 //!
 //! Deliberately absent: any check of what follows, which is up to the protocol itself.
 
+use crate::accept::{Listener, Stream};
 use crate::wrong_port::{PREFACE, Port};
 use prometheus::IntCounter;
 use std::io;
@@ -10,7 +11,6 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
 use tonic::transport::server::{Connected, TcpConnectInfo};
 
 /// Longer than any method of HTTP/1.
@@ -18,7 +18,7 @@ const METHOD_BYTES_MAX: usize = 24;
 
 /// A connection whose first bytes are checked as they are read.
 pub(super) struct Checked {
-    stream: TcpStream,
+    stream: Stream,
     port: Port,
     /// What is left to check.
     check: Check,
@@ -39,7 +39,7 @@ enum Check {
 
 impl Checked {
     /// A new connection; `refused` counts it if it does not speak the port's protocol.
-    pub(super) fn new(stream: TcpStream, port: Port, refused: IntCounter) -> Self {
+    pub(super) fn new(stream: Stream, port: Port, refused: IntCounter) -> Self {
         let check = match port {
             Port::Client => Check::Preface(0),
             Port::Http | Port::Resp => Check::Method(0),
@@ -104,33 +104,23 @@ fn check_method(mut seen: usize, bytes: &[u8]) -> Option<Check> {
     Some(Check::Method(seen))
 }
 
-/// Accepts HTTP/1 connections and checks them.
+/// Accepts connections and checks them.
 pub(super) struct CheckedListener {
-    listener: TcpListener,
+    listener: Listener,
+    port: Port,
     refused: IntCounter,
 }
 
 impl CheckedListener {
-    /// `refused` counts connections that speak another protocol.
-    pub(super) fn new(listener: TcpListener, refused: IntCounter) -> Self {
-        Self { listener, refused }
-    }
-}
-
-impl axum::serve::Listener for CheckedListener {
-    type Io = Checked;
-    type Addr = SocketAddr;
-
-    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
-        // axum's listener knows which errors of accept are temporary, and waits for them to pass.
-        let (stream, address) = axum::serve::Listener::accept(&mut self.listener).await;
-        // If this fails the connection is only slower.
-        let _ = stream.set_nodelay(true);
-        (Checked::new(stream, Port::Http, self.refused.clone()), address)
+    /// `refused` counts connections that speak another protocol than `port`'s.
+    pub(super) fn new(listener: Listener, port: Port, refused: IntCounter) -> Self {
+        Self { listener, port, refused }
     }
 
-    fn local_addr(&self) -> io::Result<Self::Addr> {
-        self.listener.local_addr()
+    /// The next connection.
+    pub(super) async fn accept(&mut self) -> (Checked, SocketAddr) {
+        let (stream, address) = self.listener.accept().await;
+        (Checked::new(stream, self.port, self.refused.clone()), address)
     }
 }
 
@@ -138,7 +128,7 @@ impl Connected for Checked {
     type ConnectInfo = TcpConnectInfo;
 
     fn connect_info(&self) -> TcpConnectInfo {
-        self.stream.connect_info()
+        self.stream.socket().connect_info()
     }
 }
 
@@ -196,12 +186,13 @@ impl AsyncWrite for Checked {
 mod tests {
     use super::*;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
 
     /// Sends the pieces one by one and returns what the other side could read.
     async fn received(port: Port, pieces: &[&[u8]], refused: &IntCounter) -> io::Result<Vec<u8>> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let mut client = TcpStream::connect(listener.local_addr()?).await?;
-        let mut server = Checked::new(listener.accept().await?.0, port, refused.clone());
+        let mut server = Checked::new(Stream::Plain(listener.accept().await?.0), port, refused.clone());
         let mut read = Vec::new();
         for piece in pieces {
             client.write_all(piece).await?;

@@ -1,7 +1,9 @@
 //! What a client is told that came to a port of another protocol, in words that it can show.
 //!
-//! Deliberately absent: an answer to TLS. Its alerts have no text, so such a connection is only closed.
+//! A client of TLS on a port without it is answered in HTTP: its alerts have no text, and clients name the protocol that
+//! they found instead. Deliberately absent: an answer within TLS; there the handshake settles the protocol.
 
+use crate::accept::Stream;
 use std::io;
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -37,6 +39,11 @@ const PARTING: Duration = Duration::from_secs(1);
 /// How long a client of HTTP/2 may take until its first request.
 const FIRST_REQUEST: Duration = Duration::from_millis(500);
 
+const ONLY_TLS: &str = "this port speaks TLS alone: use https:// (rediss://, redis-cli --tls, etcdctl --cacert), and trust \
+                        the node's authority";
+const NO_TLS: &str =
+    "this port speaks no TLS: use http:// (redis://), or configure certificates (tls.cert_file)";
+
 impl Port {
     fn text(self) -> &'static str {
         match self {
@@ -54,15 +61,9 @@ impl Port {
         }
     }
 
-    /// What to answer to a client that began with `bytes`, in its own protocol; nothing to TLS.
-    pub(crate) fn answer(self, bytes: &[u8]) -> Option<Vec<u8>> {
-        match bytes {
-            // The handshake of TLS.
-            [0x16, 3, ..] => None,
-            bytes if bytes.starts_with(PREFACE_BEGINS) => Some(go_away(self.text())),
-            bytes if is_http1(bytes) => Some(bad_request(self.text())),
-            _ => Some(format!("-ERR {}\r\n", self.text()).into_bytes()),
-        }
+    /// What to answer to a client that began with `bytes`, in its own protocol.
+    pub(crate) fn answer(self, bytes: &[u8]) -> Vec<u8> {
+        if is_tls(bytes) { bad_request(NO_TLS) } else { answer(self.text(), bytes) }
     }
 
     /// Whether a client that began with `bytes` speaks HTTP.
@@ -70,9 +71,24 @@ impl Port {
         bytes.starts_with(PREFACE_BEGINS) || is_http1(bytes)
     }
 
+    /// Whether a client that began with `bytes` speaks another protocol than Redis's.
+    pub(crate) fn is_foreign_to_redis(bytes: &[u8]) -> bool {
+        Self::is_http(bytes) || is_tls(bytes)
+    }
+
     /// Answers a client that began with `bytes`, whatever becomes of the connection's owner. Call within a runtime.
-    pub(crate) fn turn_away(self, stream: &TcpStream, bytes: &[u8]) {
-        let Some(answer) = self.answer(bytes) else { return };
+    pub(crate) fn turn_away(self, stream: &Stream, bytes: &[u8]) {
+        if stream.is_plain() {
+            self.say(stream.socket(), bytes, self.answer(bytes));
+        }
+    }
+
+    /// The same on a port with TLS, to a client that began without.
+    pub(crate) fn refuse_plain(self, stream: &TcpStream, bytes: &[u8]) {
+        self.say(stream, bytes, answer(ONLY_TLS, bytes));
+    }
+
+    fn say(self, stream: &TcpStream, bytes: &[u8], answer: Vec<u8>) {
         let http2 = bytes.starts_with(PREFACE_BEGINS).then(|| bytes.to_vec());
         // A second handle: the first one ends with its owner.
         let second = stream.as_fd().try_clone_to_owned().map(std::net::TcpStream::from);
@@ -87,6 +103,20 @@ impl Port {
             });
         }
     }
+}
+
+/// The words of `text` in the protocol of a client that began with `bytes`.
+fn answer(text: &str, bytes: &[u8]) -> Vec<u8> {
+    match bytes {
+        bytes if bytes.starts_with(PREFACE_BEGINS) => go_away(text),
+        bytes if is_http1(bytes) => bad_request(text),
+        _ => format!("-ERR {text}\r\n").into_bytes(),
+    }
+}
+
+/// Whether a handshake of TLS begins here.
+fn is_tls(bytes: &[u8]) -> bool {
+    matches!(bytes, [0x16, 3, ..])
 }
 
 /// Sends a server's preface and waits for the first request: clients show the text of GOAWAY with a request that is
@@ -153,12 +183,11 @@ mod tests {
 
     #[test]
     fn each_client_is_answered_in_its_own_protocol() {
-        let said =
-            |port: Port, bytes: &[u8]| port.answer(bytes).map(|answer| String::from_utf8(answer).unwrap());
-        let redis = said(Port::Client, b"*1\r\n$4\r\nPING\r\n").unwrap();
+        let said = |port: Port, bytes: &[u8]| String::from_utf8(port.answer(bytes)).unwrap();
+        let redis = said(Port::Client, b"*1\r\n$4\r\nPING\r\n");
         assert!(redis.starts_with("-ERR this is Quoin's client port") && redis.ends_with("\r\n"), "{redis}");
-        assert!(said(Port::Client, b"PING\r\n").unwrap().starts_with("-ERR "));
-        let http = said(Port::Resp, b"GET / HTTP/1.1\r\n").unwrap();
+        assert!(said(Port::Client, b"PING\r\n").starts_with("-ERR "));
+        let http = said(Port::Resp, b"GET / HTTP/1.1\r\n");
         let (head, body) = http.split_once("\r\n\r\n").unwrap();
         assert!(
             head.starts_with("HTTP/1.1 400 ") && body.starts_with("this is Quoin's port for Redis's"),
@@ -166,7 +195,8 @@ mod tests {
         );
         assert!(head.contains(&format!("content-length: {}\r\n", body.len())), "{http}");
         assert!(!Port::is_http(b"GET /key\r\n") && !Port::is_http(b"*2\r\n$3\r\nGET\r\n"));
-        assert_eq!(said(Port::Client, b"\x16\x03\x01\x02"), None);
+        let tls = said(Port::Client, b"\x16\x03\x01\x02");
+        assert!(tls.starts_with("HTTP/1.1 400 ") && tls.contains("this port speaks no TLS"), "{tls}");
     }
 
     /// Turns one connection away as the port for Redis's protocol does.
@@ -177,7 +207,7 @@ mod tests {
             let (mut stream, _) = listener.accept().await.unwrap();
             let mut bytes = [0; PREFACE.len()];
             stream.read_exact(&mut bytes).await.unwrap();
-            Port::Resp.turn_away(&stream, &bytes);
+            Port::Resp.turn_away(&Stream::Plain(stream), &bytes);
         });
         address
     }

@@ -29,7 +29,7 @@ impl Read {
 /// Where the cluster is, and how answers are printed.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Connection {
-    /// Client ports of the replicas; the first that answers is used
+    /// Client ports of the replicas, https:// before them for TLS; the first that answers is used
     #[arg(
         long,
         value_delimiter = ',',
@@ -38,6 +38,8 @@ pub(crate) struct Connection {
         env = "QUOIN_ENDPOINTS"
     )]
     pub(crate) endpoints: Vec<String>,
+    #[command(flatten)]
+    tls: client::Tls,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -57,6 +59,7 @@ impl Connection {
 
     /// A channel to one endpoint.
     pub(crate) async fn dial(&self, endpoint: &str) -> Result<Channel> {
+        self.tls.install();
         client::dial(endpoint, (!self.unbounded).then_some(self.timeout)).await
     }
 

@@ -1,5 +1,6 @@
 //! `quoin`: the one binary. This file lists the commands; the modules run them.
 
+mod cert;
 mod cluster;
 mod connection;
 mod demo;
@@ -56,7 +57,7 @@ enum Command {
     /// Run a node
     Serve(Settings),
     /// Run a single node to try things out, with its data in ./quoin-data
-    Dev(Settings),
+    Dev(serve::Dev),
     /// Run a cluster of processes on loopback until Ctrl-C
     Playground(playground::Playground),
     /// Start three replicas, use every face, kill the leader, and print what it took
@@ -88,6 +89,9 @@ enum Command {
     /// Measure Quoin, etcd or Redis
     #[command(subcommand)]
     Bench(quoin_load::Bench),
+    /// Certificates: init, renew, show
+    #[command(subcommand)]
+    Cert(cert::Cert),
     /// Settings: check a file, print the defaults
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -162,7 +166,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Snapshot(snapshot) => return block_on(snapshot::run(snapshot)),
         Command::Doctor(doctor) => return block_on(doctor::run(doctor)),
         Command::Serve(settings) => block_on(serve::serve(settings.resolve()?))?,
-        Command::Dev(settings) => block_on(serve::dev(settings.resolve()?))?,
+        Command::Dev(dev) => block_on(serve::dev(&dev))?,
         Command::Playground(playground) => block_on(playground::run(playground))?,
         Command::Demo { once } => block_on(demo::run(once))?,
         Command::Table(table) => block_on(table::run(table))?,
@@ -170,6 +174,7 @@ fn run(command: Command) -> Result<ExitCode> {
             let program = std::env::current_exe().context("finding this program")?;
             block_on(quoin_load::run(bench, &program))?;
         }
+        Command::Cert(cert) => cert::run(cert)?,
         Command::Config(ConfigCommand::Check { file }) => {
             Settings::of_file(file.clone()).resolve()?;
             writeln!(std::io::stdout(), "{} is good", file.display())?;

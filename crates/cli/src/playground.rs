@@ -5,6 +5,7 @@ use crate::settings::Settings;
 use anyhow::{Context, Result};
 use clap::{Args, Command, FromArgMatches};
 use quoin_load::cluster::{Cluster, free_port_base};
+use quoin_tls::Folder;
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::PathBuf;
@@ -29,6 +30,9 @@ pub(crate) struct Playground {
     /// Write the addresses and process ids to this file, as JSON, once all replicas are ready
     #[arg(long, value_name = "FILE")]
     endpoints_file: Option<PathBuf>,
+    /// Speak TLS, with certificates in the folder's certs, made if they are not there
+    #[arg(long)]
+    tls: bool,
     /// Further flags of `quoin serve`, for every replica
     #[arg(last = true, value_name = "SETTINGS")]
     settings: Vec<String>,
@@ -52,11 +56,13 @@ fn check(serve: &[String]) -> Result<()> {
 
 /// Runs the cluster until Ctrl-C or SIGTERM.
 pub(crate) async fn run(playground: Playground) -> Result<()> {
-    let Playground { replicas, dir, port_base, endpoints_file, settings } = playground;
+    let Playground { replicas, dir, port_base, endpoints_file, tls, settings } = playground;
     let port_base = if port_base == 0 { free_port_base(replicas)? } else { port_base };
     let mut ending = Ending::listen()?;
     let program = std::env::current_exe().context("finding this program")?;
-    let cluster = Cluster { program, replicas, dir: dir.clone(), port_base, settings };
+    let certificates = tls.then(|| Folder::at(dir.join("certs")));
+    let trust = certificates.as_ref().map(Folder::authority);
+    let cluster = Cluster { program, replicas, dir: dir.clone(), port_base, certificates, settings };
     check(&cluster.arguments(0))?;
     let mut running = cluster.start().await?;
     let endpoints = running.endpoints();
@@ -64,11 +70,15 @@ pub(crate) async fn run(playground: Playground) -> Result<()> {
         endpoints.write(&file)?;
     }
     let mut out = std::io::stdout();
+    let pages = if tls { "https" } else { "http" };
     for (replica, address) in endpoints.grpc.iter().enumerate() {
         let (http, pid) = (&endpoints.http[replica], endpoints.pids[replica]);
-        writeln!(out, "replica {}: clients {address}, pages http://{http}, process {pid}", replica + 1)?;
+        writeln!(out, "replica {}: clients {address}, pages {pages}://{http}, process {pid}", replica + 1)?;
     }
     writeln!(out, "data and logs in {}; stop with Ctrl-C", dir.display())?;
+    if let Some(authority) = trust {
+        writeln!(out, "clients trust it with --cacert {}", authority.display())?;
+    }
     let mut known = BTreeSet::new();
     loop {
         tokio::select! {

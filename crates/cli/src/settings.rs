@@ -34,7 +34,13 @@ impl Args for Settings {
         );
         SETTINGS.iter().fold(command, |command, (path, help)| {
             let arg = Arg::new(*path).long(flag(path)).env(variable(path)).value_name("VALUE").help(*help);
-            command.arg(arg.hide_env_values(true).allow_negative_numbers(true))
+            let arg = arg.hide_env_values(true).allow_negative_numbers(true);
+            // Said in one word.
+            let arg = match *path {
+                "insecure" => arg.num_args(0..=1).require_equals(true).default_missing_value("true"),
+                _ => arg,
+            };
+            command.arg(arg)
         })
     }
 

@@ -9,12 +9,17 @@
 //! address of the rival that runs as the dialler's member, a u16 length before it. It is empty for other
 //! verdicts.
 //!
+//! With TLS the greeting comes within it, and each side's certificate must be that of the member that it says it is
+//! (`quoin_tls::Certificate::is_of`) before anything else is read or believed.
+//!
 //! An *incarnation* is a number drawn when a process starts. It tells two processes with the same id apart.
 
+use crate::stream::PeerStream;
 use bytes::Buf;
+use quoin_tls::Keys;
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const MAGIC: &[u8; 8] = b"QUOINPR3";
 /// Of greetings without a disk.
@@ -92,6 +97,10 @@ pub enum Verdict {
     OtherDisk = 6,
     /// The node that answers knows no such member, or not yet: it may be about to apply its addition.
     Unknown = 7,
+    /// The node that answers speaks TLS alone. Said without TLS, and without saying who answers.
+    NeedsTls = 8,
+    /// The dialler's certificate is not that of the member that it says it is.
+    OtherCertificate = 9,
 }
 
 impl Verdict {
@@ -165,6 +174,11 @@ impl Greeting {
         let length = match &magic {
             MAGIC => 48,
             MAGIC_2 => 40,
+            [0x16, 3, ..] => {
+                return Err(invalid(
+                    "the peer speaks TLS, and this node has no certificates (tls.peer_cert_file)",
+                ));
+            }
             _ => return Err(invalid("wrong magic")),
         };
         let mut bytes = [0; 48];
@@ -223,12 +237,25 @@ fn invalid(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("not a greeting: {what}"))
 }
 
+/// How a node reaches its peers.
+#[derive(Clone, Copy, Default)]
+pub struct Dialling<'a> {
+    /// With these, over TLS.
+    pub keys: Option<&'a Keys>,
+    /// The name of the member that is meant; empty if it is not known, or if whoever answers is meant.
+    pub name: &'a str,
+}
+
 /// Connects, greets, and reads the answer.
 ///
 /// # Errors
 /// Nothing answers in time, or the peer refuses. The text says why.
-pub fn dial(address: &str, greeting: &Greeting) -> Result<(TcpStream, Who), DialError> {
-    dial_within(address, greeting, CONNECT_TIMEOUT)
+pub fn dial(
+    address: &str,
+    greeting: &Greeting,
+    dialling: Dialling<'_>,
+) -> Result<(PeerStream, Who), DialError> {
+    dial_within(address, greeting, dialling, CONNECT_TIMEOUT)
 }
 
 /// [`dial`], giving up if there is no connection after `connect_timeout`.
@@ -238,9 +265,10 @@ pub fn dial(address: &str, greeting: &Greeting) -> Result<(TcpStream, Who), Dial
 pub(crate) fn dial_within(
     address: &str,
     greeting: &Greeting,
+    dialling: Dialling<'_>,
     connect_timeout: Duration,
-) -> Result<(TcpStream, Who), DialError> {
-    let (stream, answer) = greet(address, greeting, connect_timeout, GREETING_TIMEOUT)?;
+) -> Result<(PeerStream, Who), DialError> {
+    let (stream, answer) = greet(address, greeting, dialling, connect_timeout, GREETING_TIMEOUT)?;
     let (cluster, id) = (answer.who.cluster, answer.who.id);
     let text = match answer.verdict {
         0 => return Ok((stream, answer.who)),
@@ -273,6 +301,12 @@ pub(crate) fn dial_within(
              cluster first (quoin cluster add), or, if {address} was away for long, remove that node and add it anew",
             greeting.from
         ),
+        8 => format!("{address} speaks TLS alone, and this node has no certificates: set tls.peer_cert_file"),
+        9 => format!(
+            "{address} does not take this node's certificate for that of member {:016x}: it must name \
+             quoin://node/NAME with the member's name, or its host; quoin cert show prints what it names",
+            greeting.from
+        ),
         other => format!("{address} answered {other}: it is not a peer of this version"),
     };
     let forever = Verdict::FINAL.iter().any(|verdict| *verdict as u64 == answer.verdict);
@@ -283,24 +317,37 @@ pub(crate) fn dial_within(
 ///
 /// # Errors
 /// Nothing answers in time.
-pub fn identify(address: &str) -> io::Result<Who> {
-    Ok(greet(address, &Greeting::of_nobody(Purpose::Identify), CONNECT_TIMEOUT, IDENTIFY_TIMEOUT)?.1.who)
+pub fn identify(address: &str, keys: Option<&Keys>) -> io::Result<Who> {
+    let (greeting, dialling) = (Greeting::of_nobody(Purpose::Identify), Dialling { keys, name: "" });
+    Ok(greet(address, &greeting, dialling, CONNECT_TIMEOUT, IDENTIFY_TIMEOUT)?.1.who)
 }
 
 fn greet(
     address: &str,
     greeting: &Greeting,
+    dialling: Dialling<'_>,
     connect_timeout: Duration,
     patience: Duration,
-) -> io::Result<(TcpStream, Answer)> {
+) -> io::Result<(PeerStream, Answer)> {
     let resolved = address
         .to_socket_addrs()?
         .next()
         .ok_or_else(|| io::Error::other(format!("{address} resolves to no address")))?;
-    let mut stream = TcpStream::connect_timeout(&resolved, connect_timeout)?;
-    stream.set_nodelay(true)?;
+    let socket = TcpStream::connect_timeout(&resolved, connect_timeout)?;
+    socket.set_nodelay(true)?;
+    socket.set_read_timeout(Some(patience))?;
+    socket.set_write_timeout(Some(WRITE_TIMEOUT))?;
+    let mut stream = PeerStream::dialled(socket, dialling.keys, resolved, Instant::now() + patience)?;
+    if let Some(certificate) = stream.certificate()?
+        && !certificate.is_of(dialling.name, address)
+    {
+        let (named, name) = (certificate.described(), dialling.name);
+        let wanted = if name.is_empty() { address.to_owned() } else { format!("node {name}") };
+        return Err(io::Error::other(format!(
+            "the certificate at {address} is that of {named}, not of {wanted}: check the peer addresses and certificates"
+        )));
+    }
     stream.set_read_timeout(Some(patience))?;
-    stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
     stream.write_all(&greeting.encode())?;
     let answer = Answer::read(&mut stream)?;
     Ok((stream, answer))

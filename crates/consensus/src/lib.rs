@@ -2,7 +2,7 @@
 //!
 //! Reading order: `replica/` (the protocol loop, without I/O), `storage.rs` (the log as the library sees it),
 //! `log/` (what is durable), `message.rs` and `frame.rs` (what replicas say, and its bytes), `greeting.rs`
-//! (to whom), `transport/` (how it gets there). `testscripts/` show replicas at work, message by message.
+//! (to whom), `stream.rs` (over TLS or not), `transport/` (how it gets there). `testscripts/` show replicas at work, message by message.
 //!
 //! This is the only crate that names the `raft` crate, and none of its types are in this crate's API. What
 //! this crate does not do: run threads for a replica, apply entries, or serve clients.
@@ -27,6 +27,7 @@ pub mod replica;
 #[cfg(test)]
 mod script;
 mod storage;
+mod stream;
 pub mod transport;
 
 /// What the fuzz targets drive.
@@ -37,3 +38,4 @@ pub mod fuzz {
 
 pub use configuration::{Change, Configuration};
 pub use group::{GROUP, GroupId};
+pub use stream::PeerStream;

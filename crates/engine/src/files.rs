@@ -13,10 +13,10 @@
 
 use super::engine::Engine;
 use super::shared::Shared;
+use quoin_consensus::PeerStream;
 use quoin_consensus::greeting::Purpose;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::net::TcpStream;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -45,7 +45,7 @@ pub struct Lent {
     /// Bytes of the whole file.
     pub length: u64,
     /// The bytes.
-    pub bytes: TcpStream,
+    pub bytes: PeerStream,
 }
 
 impl Engine {
@@ -76,7 +76,7 @@ impl Engine {
 }
 
 /// Answers a replica that asks for a file.
-pub(crate) fn lend(shared: &Shared, stream: &mut TcpStream) -> io::Result<()> {
+pub(crate) fn lend(shared: &Shared, stream: &mut PeerStream) -> io::Result<()> {
     stream.set_read_timeout(Some(SILENCE_MAX))?;
     stream.set_write_timeout(Some(SILENCE_MAX))?;
     let (from, name) = read_question(stream)?;
@@ -106,14 +106,19 @@ fn read_question(stream: &mut impl Read) -> io::Result<(u64, String)> {
     Ok((u64::from_le_bytes(from), name))
 }
 
-fn send(opener: Option<&Opener>, from: u64, name: &str, stream: &mut TcpStream) -> io::Result<()> {
+fn send(opener: Option<&Opener>, from: u64, name: &str, stream: &mut PeerStream) -> io::Result<()> {
     let opened = opener.and_then(|open| open(name).ok());
     let Some(mut file) = opened else { return stream.write_all(&NOT_HERE.to_le_bytes()) };
     let length = file.metadata()?.len();
     file.seek(SeekFrom::Start(from.min(length)))?;
     stream.write_all(&length.to_le_bytes())?;
-    // No more than was announced, even if the file grows. On Linux the kernel copies.
-    let sent = io::copy(&mut file.take(length.saturating_sub(from)), stream)?;
+    // No more than was announced, even if the file grows.
+    let mut file = file.take(length.saturating_sub(from));
+    let sent = match stream.as_plain() {
+        // On Linux the kernel copies.
+        Some(mut socket) => io::copy(&mut file, &mut socket)?,
+        None => io::copy(&mut file, stream)?,
+    };
     tracing::debug!(name, from, sent, "lent a file to another replica");
     Ok(())
 }

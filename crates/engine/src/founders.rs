@@ -17,11 +17,10 @@ use super::join::{read_sized, write_sized};
 use super::owner::Settle;
 use super::shared::Shared;
 use quoin_consensus::greeting::{DialError, Purpose};
-use quoin_consensus::mutants;
+use quoin_consensus::{PeerStream, mutants};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
@@ -130,7 +129,7 @@ fn ask(shared: &Shared, founder: u64) -> Result<Answer, DialError> {
 ///
 /// # Errors
 /// The connection broke.
-pub(crate) fn answer(shared: &Shared, from: u64, disk: u64, stream: &mut TcpStream) -> io::Result<()> {
+pub(crate) fn answer(shared: &Shared, from: u64, disk: u64, stream: &mut PeerStream) -> io::Result<()> {
     write_sized(stream, &serde_json::to_vec(&answer_to(shared, from, disk))?)
 }
 

@@ -14,13 +14,14 @@
 
 use super::engine::Engine;
 use super::shared::Shared;
-use quoin_consensus::greeting::{Greeting, Purpose, dial};
+use quoin_consensus::PeerStream;
+use quoin_consensus::greeting::{Dialling, Greeting, Purpose, dial};
 use quoin_core::View;
 use quoin_core::system::{self, DiskClaim, Operation};
+use quoin_tls::Keys;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Handle;
@@ -89,8 +90,8 @@ struct Question {
 ///
 /// # Errors
 /// The member does not answer, or its answer cannot be decoded.
-pub fn ask(address: &str, own: &str, disk: u64) -> io::Result<(u64, JoinAnswer)> {
-    let (mut stream, who) = dial(address, &Greeting::of_nobody(Purpose::Join))?;
+pub fn ask(address: &str, own: &str, disk: u64, keys: Option<&Keys>) -> io::Result<(u64, JoinAnswer)> {
+    let (mut stream, who) = dial(address, &Greeting::of_nobody(Purpose::Join), Dialling { keys, name: "" })?;
     write_sized(&mut stream, &serde_json::to_vec(&Question { address: own.into(), disk })?)?;
     stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
     Ok((who.cluster, serde_json::from_slice(&read_sized(&mut stream)?)?))
@@ -100,7 +101,7 @@ pub fn ask(address: &str, own: &str, disk: u64) -> io::Result<(u64, JoinAnswer)>
 ///
 /// # Errors
 /// The connection broke, or the question cannot be decoded.
-pub(crate) fn answer(shared: &Arc<Shared>, runtime: &Handle, stream: &mut TcpStream) -> io::Result<()> {
+pub(crate) fn answer(shared: &Arc<Shared>, runtime: &Handle, stream: &mut PeerStream) -> io::Result<()> {
     let question: Question = serde_json::from_slice(&read_sized(stream)?)?;
     let answer = runtime.block_on(answer_to(shared, &question.address, question.disk));
     write_sized(stream, &serde_json::to_vec(&answer)?)
@@ -143,12 +144,12 @@ fn is_awaited(shared: &Shared, member: u64) -> bool {
     is_new && voters.len() == 2 && voters.contains(&shared.id) && voters.contains(&member)
 }
 
-pub(crate) fn write_sized(stream: &mut TcpStream, bytes: &[u8]) -> io::Result<()> {
+pub(crate) fn write_sized(stream: &mut PeerStream, bytes: &[u8]) -> io::Result<()> {
     let length = u32::try_from(bytes.len()).map_err(io::Error::other)?;
     stream.write_all(&[&length.to_le_bytes(), bytes].concat())
 }
 
-pub(crate) fn read_sized(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
+pub(crate) fn read_sized(stream: &mut PeerStream) -> io::Result<Vec<u8>> {
     let mut length = [0; 4];
     stream.read_exact(&mut length)?;
     let length = u32::from_le_bytes(length) as usize;

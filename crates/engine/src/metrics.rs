@@ -3,7 +3,7 @@
 
 use super::status::Status;
 use prometheus::{
-    Encoder, Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Opts, Registry,
+    Encoder, Gauge, GaugeVec, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Opts, Registry,
 };
 use quoin_consensus::transport::Counters;
 use quoin_store::StoreStats;
@@ -50,6 +50,12 @@ pub struct Metrics {
     pub client_garbage: IntCounter,
     /// Connections on the HTTP port closed for bytes that are no request.
     pub http_garbage: IntCounter,
+    /// Connections whose TLS handshake failed, or that came without TLS to a port that has it.
+    pub tls_failed: IntCounter,
+    /// Certificates that were read anew, by outcome: `good`, or `bad`, and those from before still count.
+    pub tls_reloads: IntCounterVec,
+    /// When a certificate expires, in seconds of the Unix epoch, by `ports`: `clients` or `peers`.
+    pub tls_expires: GaugeVec,
     /// Connections closed because they did not take what was said on the channels they listened to.
     pub subscribers_lost: IntCounter,
     gauges: Gauges,
@@ -120,6 +126,12 @@ impl Maker<'_> {
         counters
     }
 
+    fn gauges(&self, name: &str, help: &str, label: &str) -> GaugeVec {
+        let gauges = GaugeVec::new(Opts::new(name, help), &[label]).expect("a metric's name is well formed");
+        self.register(gauges.clone());
+        gauges
+    }
+
     fn histogram(&self, name: &str, help: &str, buckets: Vec<f64>) -> Histogram {
         let options = HistogramOpts::new(name, help).buckets(buckets);
         let histogram = Histogram::with_opts(options).expect("a metric's name is well formed");
@@ -161,6 +173,20 @@ impl Default for Metrics {
             "quoin_client_garbage_connections_total",
             "Client connections closed for bytes that no client sends.",
         );
+        let tls_failed = make.counter(
+            "quoin_tls_handshakes_failed_total",
+            "Client connections whose TLS handshake failed, or that came without TLS to a port that has it.",
+        );
+        let tls_reloads = make.counters(
+            "quoin_tls_reloads_total",
+            "Certificates that were read anew, by outcome; after a bad one those from before still count.",
+            "outcome",
+        );
+        let tls_expires = make.gauges(
+            "quoin_tls_certificate_expires_seconds",
+            "When the certificate of the ports expires, Unix time.",
+            "ports",
+        );
         let subscribers_lost = make.counter(
             "quoin_resp_subscribers_lost_total",
             "Connections closed because they did not take the messages of their channels.",
@@ -194,6 +220,9 @@ impl Default for Metrics {
             client_garbage,
             http_garbage,
             subscribers_lost,
+            tls_failed,
+            tls_reloads,
+            tls_expires,
             gauges,
             registry,
         }

@@ -27,7 +27,7 @@ pub(crate) fn ask_about(shared: &Shared, newcomer: u64, claimed: &str) -> bool {
     let peers = transport.peers();
     let address = peers.values().find_map(|peer| {
         // A question of nobody's address: it records no disk.
-        let (cluster, answer) = join::ask(peer, "", 0).ok()?;
+        let (cluster, answer) = join::ask(peer, "", 0, transport.keys()).ok()?;
         answer.peers.get(&newcomer).filter(|_| cluster == shared.cluster).cloned()
     });
     if peers.is_empty()

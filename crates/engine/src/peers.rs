@@ -4,10 +4,9 @@
 use super::input::Input;
 use super::shared::Shared;
 use super::{files, founders, join, newcomers, snapshots};
-use quoin_consensus::GroupId;
 use quoin_consensus::message::PeerMessage;
 use quoin_consensus::transport::Handler;
-use std::net::TcpStream;
+use quoin_consensus::{GroupId, PeerStream};
 use std::sync::{Arc, Weak};
 use tokio::runtime::Handle;
 
@@ -47,31 +46,35 @@ impl Handler for PeerHandler {
         self.push(Input::PeerLost(peer));
     }
 
-    fn snapshot_offered(&self, from: u64, stream: TcpStream) {
+    fn snapshot_offered(&self, from: u64, stream: PeerStream) {
         if let Some(shared) = self.settled() {
             snapshots::receive(&shared, from, stream);
         }
     }
 
-    fn file_asked(&self, mut stream: TcpStream) {
+    fn file_asked(&self, mut stream: PeerStream) {
         let Some(shared) = self.settled() else { return };
         if let Err(error) = files::lend(&shared, &mut stream) {
             tracing::debug!(%error, "lending a file to another replica");
         }
     }
 
-    fn join_asked(&self, mut stream: TcpStream) {
+    fn join_asked(&self, mut stream: PeerStream) {
         let (Some(shared), Some(runtime)) = (self.settled(), &self.runtime) else { return };
         if let Err(error) = join::answer(&shared, runtime, &mut stream) {
             tracing::warn!(%error, "answering a node that wants to join");
         }
     }
 
-    fn founding_asked(&self, from: u64, disk: u64, mut stream: TcpStream) {
+    fn founding_asked(&self, from: u64, disk: u64, mut stream: PeerStream) {
         let Some(shared) = self.shared.upgrade() else { return };
         if let Err(error) = founders::answer(&shared, from, disk, &mut stream) {
             tracing::warn!(%error, "answering a founder");
         }
+    }
+
+    fn name_of(&self, peer: u64) -> String {
+        self.shared.upgrade().map_or_else(String::new, |shared| shared.name_of(peer))
     }
 
     fn is_other_disk(&self, peer: u64, disk: u64) -> bool {

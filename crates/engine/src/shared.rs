@@ -20,7 +20,7 @@ use quoin_consensus::log::Log;
 use quoin_consensus::message::PeerMessage;
 use quoin_consensus::mutants;
 use quoin_consensus::transport::Transport;
-use quoin_core::{Memory, Progress};
+use quoin_core::{Memory, Progress, View, system};
 use quoin_store::{LsmStore, StoreFolder, StoreOptions};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -206,6 +206,15 @@ impl Shared {
         }
         self.disks.lock().extend(disks);
         self.settled.store(true, Ordering::Release);
+    }
+
+    /// The name of a member; empty if it is not known here.
+    pub(crate) fn name_of(&self, member: u64) -> String {
+        let published = self.published.load_full();
+        let members = system::members(View::new(&*published.store, published.progress.sequence));
+        // An error: then it is not known.
+        let known = members.unwrap_or_default().into_iter().find(|known| known.id == member);
+        known.map(|known| known.name).unwrap_or_default()
     }
 
     pub(crate) fn is_settled(&self) -> bool {

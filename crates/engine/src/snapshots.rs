@@ -13,11 +13,10 @@ use super::resume::configuration_of;
 use super::shared::{Published, Shared};
 use super::surroundings::Request;
 use quoin_consensus::greeting::Purpose;
-use quoin_consensus::{Configuration, GROUP};
+use quoin_consensus::{Configuration, GROUP, PeerStream};
 use quoin_core::{StoreError, machines};
 use quoin_store::{Export, ImportError, Importer, LsmStore, read_chunk};
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -75,7 +74,7 @@ fn stream_to(shared: &Shared, to: u64) -> io::Result<(u64, u64)> {
         stream.write_all(&chunk)?;
         total += chunk.len() as u64;
     }
-    stream.shutdown(Shutdown::Write)?;
+    stream.finish()?;
     let mut answer = [0];
     stream.read_exact(&mut answer)?;
     if answer[0] != RECEIVED {
@@ -85,7 +84,7 @@ fn stream_to(shared: &Shared, to: u64) -> io::Result<(u64, u64)> {
 }
 
 /// Receives a snapshot on a greeted connection, and hands it to the raft thread.
-pub(crate) fn receive(shared: &Shared, from: u64, mut stream: TcpStream) {
+pub(crate) fn receive(shared: &Shared, from: u64, mut stream: PeerStream) {
     match receive_all(shared, from, &mut stream) {
         Ok(received) => {
             shared.inbox.push(Input::SnapshotReceived(Box::new(received)));
@@ -96,7 +95,7 @@ pub(crate) fn receive(shared: &Shared, from: u64, mut stream: TcpStream) {
     }
 }
 
-fn receive_all(shared: &Shared, from: u64, stream: &mut TcpStream) -> io::Result<ReceivedSnapshot> {
+fn receive_all(shared: &Shared, from: u64, stream: &mut PeerStream) -> io::Result<ReceivedSnapshot> {
     stream.set_read_timeout(Some(SILENCE_MAX))?;
     stream.set_write_timeout(Some(SILENCE_MAX))?;
     // The lock admits one sender at a time: another one waits until it gives up.
@@ -148,7 +147,7 @@ mod tests {
     use quoin_consensus::GroupId;
     use quoin_consensus::log::{Entry, EntryKind, Record, SimDisk};
     use quoin_consensus::message::PeerMessage;
-    use quoin_consensus::transport::{Handler, Transport};
+    use quoin_consensus::transport::{Endpoint, Handler, Transport};
     use quoin_core::{Index, Progress, Store, system};
     use std::collections::BTreeMap;
     use std::net::TcpListener;
@@ -157,17 +156,20 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(60);
 
     /// A follower that takes a snapshot only when the test does.
-    struct Follower(Mutex<Sender<TcpStream>>);
+    struct Follower(Mutex<Sender<PeerStream>>);
 
     impl Handler for Follower {
         fn received(&self, _: u64, _: GroupId, _: PeerMessage) {}
         fn lost(&self, _: u64) {}
-        fn file_asked(&self, _: TcpStream) {}
-        fn snapshot_offered(&self, _: u64, stream: TcpStream) {
+        fn file_asked(&self, _: PeerStream) {}
+        fn snapshot_offered(&self, _: u64, stream: PeerStream) {
             self.0.lock().send(stream).unwrap();
         }
-        fn join_asked(&self, _: TcpStream) {}
-        fn founding_asked(&self, _: u64, _: u64, _: TcpStream) {}
+        fn name_of(&self, _: u64) -> String {
+            String::new()
+        }
+        fn join_asked(&self, _: PeerStream) {}
+        fn founding_asked(&self, _: u64, _: u64, _: PeerStream) {}
         fn is_removed(&self, _: u64) -> bool {
             false
         }
@@ -189,8 +191,14 @@ mod tests {
     ) -> (String, Arc<Transport>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        let started =
-            Transport::start(listener, address.clone(), (7, id, id), GROUP, handler, peers, PATIENCE);
+        let started = Transport::start(
+            Endpoint { listener, address: address.clone(), keys: None },
+            (7, id, id),
+            GROUP,
+            handler,
+            peers,
+            PATIENCE,
+        );
         (address, started.unwrap())
     }
 

@@ -22,9 +22,10 @@ use quoin_consensus::GROUP;
 use quoin_consensus::log::{Disk, HardState, Log, Options as LogOptions, Record};
 use quoin_consensus::mutants;
 use quoin_consensus::replica::Replica;
-use quoin_consensus::transport::Transport;
+use quoin_consensus::transport::{Endpoint, Transport};
 use quoin_core::{View, system};
 use quoin_store::{LsmStore, StoreFolder, StoreOptions};
+use quoin_tls::Keys;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -166,12 +167,25 @@ impl Opened {
         Stepped::new(shared, replica, applier, founders)
     }
 
-    /// Runs the replica. Peers reach it on `listener`; `known_peers` are peer addresses by id that its store
-    /// may not know yet. Call within a tokio runtime.
+    /// Runs the replica, with peers without TLS. See [`Self::start_with`].
     ///
     /// # Errors
     /// No thread can be started.
-    pub fn start(self, listener: TcpListener, mut known_peers: BTreeMap<u64, String>) -> io::Result<Running> {
+    pub fn start(self, listener: TcpListener, known_peers: BTreeMap<u64, String>) -> io::Result<Running> {
+        self.start_with(listener, known_peers, None)
+    }
+
+    /// Runs the replica. Peers reach it on `listener`, with `keys` over mutual TLS alone; `known_peers` are peer
+    /// addresses by id that its store may not know yet. Call within a tokio runtime.
+    ///
+    /// # Errors
+    /// No thread can be started.
+    pub fn start_with(
+        self,
+        listener: TcpListener,
+        mut known_peers: BTreeMap<u64, String>,
+        keys: Option<Arc<Keys>>,
+    ) -> io::Result<Running> {
         let Self { shared, replica, applier, peers, founders } = self;
         known_peers.extend(peers);
         let peer_address = listener.local_addr()?;
@@ -179,7 +193,14 @@ impl Opened {
         let handler = Arc::new(PeerHandler::new(&shared, Some(runtime.clone())));
         let (address, who) = (shared.settings.peer_address.clone(), (shared.cluster, shared.id, shared.disk));
         let patience = 2 * shared.settings.raft.election_timeout();
-        let transport = Transport::start(listener, address, who, GROUP, handler, &known_peers, patience)?;
+        let transport = Transport::start(
+            Endpoint { listener, address, keys },
+            who,
+            GROUP,
+            handler,
+            &known_peers,
+            patience,
+        )?;
         shared.set_transport(transport);
         let threads = spawn(&shared, replica, applier)?;
         let upkeep = Upkeep::start(Arc::clone(&shared), runtime.clone())?;

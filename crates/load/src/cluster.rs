@@ -4,11 +4,14 @@
 //! It knows what a user knows: the binary, its flags, its ports and `/readyz`.
 
 use anyhow::{Context, Result, bail, ensure};
+use quoin_tls::{ClientFiles, Folder, Subject, client_config};
+use rustls::{ClientConfig, ClientConnection, StreamOwned};
 use serde::{Deserialize, Serialize};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Ports reserved for each replica.
@@ -17,6 +20,11 @@ const PORTS_PER_REPLICA: u16 = 10;
 const PORTS_USED: u16 = 4;
 /// How long replicas may take to stop before they are killed.
 const STOP_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// The client that certificates of a cluster are made for.
+pub const CLIENT: &str = "client";
+/// How long those count.
+const CERTIFICATE_DAYS: u32 = 365;
 
 /// A cluster to start.
 #[derive(Clone, Debug)]
@@ -29,6 +37,8 @@ pub struct Cluster {
     pub dir: PathBuf,
     /// The first port; each replica takes ten.
     pub port_base: u16,
+    /// The folder with the replicas' certificates, if they speak TLS.
+    pub certificates: Option<Folder>,
     /// Further flags of `quoin serve`, for every replica.
     pub settings: Vec<String>,
 }
@@ -43,6 +53,9 @@ pub struct Endpoints {
     /// `HOST:PORT` of the ports for Redis's protocol. Servers without one leave it out.
     #[serde(default)]
     pub resp: Vec<String>,
+    /// The authority of the servers' certificates, where they speak TLS.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub authority: Option<PathBuf>,
     /// Process ids.
     pub pids: Vec<u32>,
 }
@@ -113,6 +126,12 @@ impl Cluster {
         give("listen-http", self.address(replica, 2).to_string());
         give("listen-resp", self.address(replica, 3).to_string());
         give("cluster", founders.join(","));
+        if let Some(folder) = &self.certificates {
+            let place = folder.node(&format!("replica-{}", replica + 1));
+            give("tls-cert-file", place.certificate.display().to_string());
+            give("tls-key-file", place.key.display().to_string());
+            give("tls-trusted-ca-file", folder.authority().display().to_string());
+        }
         arguments.extend(self.settings.iter().cloned());
         arguments
     }
@@ -125,13 +144,24 @@ impl Cluster {
         let (base, replicas) = (self.port_base, self.replicas);
         let end = u32::from(base) + u32::from(replicas) * u32::from(PORTS_PER_REPLICA);
         ensure!(end <= 65_536, "the port base {base} leaves no room for {replicas} replicas");
+        if let Some(folder) = &self.certificates {
+            let hosts = || vec![Ipv4Addr::LOCALHOST.to_string(), "localhost".into()];
+            let node = |replica| Subject::Node { name: format!("replica-{}", replica + 1), hosts: hosts() };
+            let client = Subject::Client { name: CLIENT.into() };
+            let subjects: Vec<_> = (0..replicas).map(node).chain([client]).collect();
+            folder.make(&subjects, CERTIFICATE_DAYS)?;
+        }
         std::fs::create_dir_all(&self.dir).with_context(|| format!("making {}", self.dir.display()))?;
         let addresses =
             |offset| (0..replicas).map(|replica| self.address(replica, offset).to_string()).collect();
+        let scheme = if self.certificates.is_some() { "https://" } else { "" };
+        let with_scheme =
+            |addresses: Vec<String>| addresses.iter().map(|it| format!("{scheme}{it}")).collect();
         let endpoints = Endpoints {
-            grpc: addresses(0),
+            grpc: with_scheme(addresses(0)),
             http: addresses(2),
             resp: addresses(3),
+            authority: self.certificates.as_ref().map(Folder::authority),
             pids: Vec::with_capacity(replicas.into()),
         };
         let mut running = Running { cluster: self, children: Vec::new(), endpoints };
@@ -167,7 +197,19 @@ impl Running {
     async fn wait_ready(&mut self) -> Result<()> {
         for replica in 0..self.children.len() {
             let address: SocketAddr = self.endpoints.http[replica].parse()?;
-            while !is_ready(address) {
+            let tls = match &self.cluster.certificates {
+                Some(folder) => {
+                    let own = folder.client(CLIENT);
+                    let files = ClientFiles {
+                        authority: Some(folder.authority()),
+                        certificate: Some(own.certificate),
+                        key: Some(own.key),
+                    };
+                    Some(client_config(&files, &[])?)
+                }
+                None => None,
+            };
+            while !is_ready(address, tls.as_ref()) {
                 if let Some(status) = self.children[replica].try_wait()? {
                     let dir = self.cluster.dir.display();
                     let number = replica + 1;
@@ -252,13 +294,25 @@ fn terminate(child: &Child) {
 }
 
 /// Whether `/readyz` answers 200.
-fn is_ready(address: SocketAddr) -> bool {
-    let Ok(mut stream) = TcpStream::connect_timeout(&address, Duration::from_millis(200)) else {
-        return false;
+fn is_ready(address: SocketAddr, tls: Option<&Arc<ClientConfig>>) -> bool {
+    let asked = || -> Result<String> {
+        let mut stream = TcpStream::connect_timeout(&address, Duration::from_millis(200))?;
+        stream.set_read_timeout(Some(Duration::from_secs(1)))?;
+        match tls {
+            None => ask_ready(&mut stream),
+            Some(config) => {
+                let connection = ClientConnection::new(Arc::clone(config), address.ip().into())?;
+                ask_ready(&mut StreamOwned::new(connection, stream))
+            }
+        }
     };
-    let asked = stream.set_read_timeout(Some(Duration::from_secs(1))).and_then(|()| {
-        stream.write_all(b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-    });
+    asked().is_ok_and(|answer| answer.starts_with("HTTP/1.1 200"))
+}
+
+fn ask_ready(stream: &mut (impl Read + Write)) -> Result<String> {
+    stream.write_all(b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
+    stream.flush()?;
     let mut answer = String::new();
-    asked.is_ok() && stream.read_to_string(&mut answer).is_ok() && answer.starts_with("HTTP/1.1 200")
+    stream.read_to_string(&mut answer)?;
+    Ok(answer)
 }

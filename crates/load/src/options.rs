@@ -55,6 +55,8 @@ pub(crate) struct Load {
     /// Processes whose CPU time is measured
     #[arg(long, value_delimiter = ',', value_name = "PID,...")]
     pub(crate) server_pids: Vec<u32>,
+    #[command(flatten)]
+    tls: client::Tls,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -125,6 +127,7 @@ impl Load {
     fn read(&mut self, default: &str) -> Result<()> {
         if let Some(file) = &self.endpoints_file {
             let endpoints = Endpoints::read(file)?;
+            self.tls.authority = self.tls.authority.take().or(endpoints.authority);
             self.endpoints = endpoints.grpc;
             self.http = endpoints.http;
             self.resp = endpoints.resp;
@@ -132,6 +135,7 @@ impl Load {
         } else if self.endpoints.is_empty() {
             self.endpoints = vec![default.to_string()];
         }
+        self.tls.install();
         ensure!(!self.endpoints.is_empty(), "the endpoints file names no servers");
         ensure!(self.clients > 0 && self.connections > 0, "--clients and --connections must be above 0");
         ensure!(!self.seconds.is_zero(), "--seconds must be above 0");

@@ -14,6 +14,7 @@ pub(crate) fn check(config: &Config) -> Result<(), ConfigError> {
         return fail("data_dir", "is empty; name the folder for the node's data");
     }
     apart(config)?;
+    safe(config)?;
     if !config.advertise_peer.is_empty() {
         host_and_port("advertise_peer", &config.advertise_peer)?;
     }
@@ -54,6 +55,30 @@ fn apart(config: &Config) -> Result<(), ConfigError> {
     Ok(())
 }
 
+/// Whoever reaches a port may do everything, so beyond this machine it takes TLS, or a word that this is meant.
+fn safe(config: &Config) -> Result<(), ConfigError> {
+    let clients = config.tls.is_on();
+    let listeners = [
+        ("listen_client", config.listen_client, clients),
+        ("listen_peer", config.listen_peer, config.tls.is_on_for_peers()),
+        ("listen_http", config.listen_http, clients),
+        ("listen_resp", config.listen_resp, clients),
+    ];
+    for (setting, address, has_tls) in listeners {
+        if !config.insecure && !has_tls && !address.ip().to_canonical().is_loopback() {
+            return fail(
+                setting,
+                format!(
+                    "is {address}, which others reach, and there is no TLS: make certificates with quoin cert init and name \
+                     them with --tls-cert-file, --tls-key-file and --tls-trusted-ca-file, or say --insecure if everybody \
+                     who reaches the port may read and change everything"
+                ),
+            );
+        }
+    }
+    Ok(())
+}
+
 fn host_and_port(setting: &'static str, address: &str) -> Result<(), ConfigError> {
     let good = address.rsplit_once(':').is_some_and(|(host, port)| {
         !host.is_empty() && !host.contains(['/', ' ']) && port.parse::<u16>().is_ok_and(|port| port != 0)
@@ -76,6 +101,25 @@ fn http_url(setting: &'static str, url: &str) -> Result<(), ConfigError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tls::TlsConfig;
+
+    #[test]
+    fn beyond_this_machine_it_takes_tls_or_a_word() {
+        let open = || Config { listen_resp: ([0, 0, 0, 0], 6379).into(), ..Config::default() };
+        let error = open().check().unwrap_err().to_string();
+        assert!(error.starts_with("listen_resp: is 0.0.0.0:6379") && error.contains("--insecure"), "{error}");
+        assert_eq!(Config { insecure: true, ..open() }.check(), Ok(()));
+        let tls = TlsConfig {
+            cert_file: "c".into(),
+            key_file: "k".into(),
+            trusted_ca_file: "a".into(),
+            ..TlsConfig::default()
+        };
+        assert_eq!(Config { tls: tls.clone(), ..open() }.check(), Ok(()));
+        let peers = || Config { listen_peer: "[::]:2380".parse().unwrap(), ..Config::default() };
+        assert!(peers().check().unwrap_err().to_string().starts_with("listen_peer: is [::]:2380"));
+        assert_eq!(Config { tls, ..peers() }.check(), Ok(()));
+    }
 
     #[test]
     fn a_place_that_cannot_be_is_refused_with_its_setting() {

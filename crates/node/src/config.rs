@@ -5,6 +5,7 @@
 //! where something is.
 
 use crate::addresses;
+use crate::tls::{self, TlsConfig};
 use quoin_core::kv::KEY_BYTES_MAX;
 use quoin_core::limits::REQUEST_BYTES_MAX;
 use quoin_engine::{HistoryConfig, Limits, LogConfig, RaftConfig, ScrubConfig, Settings, StoreConfig};
@@ -30,7 +31,11 @@ quoin_engine::settings! {
         pub listen_http: SocketAddr = local(2381),
         /// Serve Redis clients here, ADDRESS:PORT. Default 127.0.0.1:6379.
         pub listen_resp: SocketAddr = local(6379),
-        /// How clients reach this node, URLs separated by commas. Default empty: http:// and listen_client.
+        /// Listen beyond this machine without TLS: whoever reaches a port can read and change everything. Default
+        /// false.
+        pub insecure: bool = false,
+        /// How clients reach this node, URLs separated by commas. Default empty: http:// (with TLS https://) and
+        /// listen_client.
         pub advertise_client: Vec<String> = Vec::new(),
         /// How other replicas reach this node, HOST:PORT. Default empty: listen_peer.
         pub advertise_peer: String = String::new(),
@@ -42,6 +47,8 @@ quoin_engine::settings! {
         pub join: Vec<String> = Vec::new(),
         /// Tells apart clusters whose founders have the same names and addresses. Default quoin.
         pub cluster_token: String = "quoin".into(),
+        /// Certificates: with them, ports speak TLS.
+        pub tls: TlsConfig = TlsConfig::default(),
         /// Timing and batching of the consensus.
         pub raft: RaftConfig = RaftConfig::default(),
         /// The log on disk.
@@ -66,6 +73,7 @@ fn local(port: u16) -> SocketAddr {
 /// Every setting: its path, such as `raft.tick_ms`, and its help text.
 pub static SETTINGS: LazyLock<Vec<(&'static str, &'static str)>> = LazyLock::new(|| {
     let expand = |setting: &(&'static str, &'static str)| match setting.0 {
+        "tls" => TlsConfig::SETTINGS.to_vec(),
         "raft" => RaftConfig::SETTINGS.to_vec(),
         "log" => LogConfig::SETTINGS.to_vec(),
         "store" => StoreConfig::SETTINGS.to_vec(),
@@ -102,7 +110,8 @@ impl Config {
     /// How clients reach this node, as URLs.
     pub fn client_urls(&self) -> Vec<String> {
         if self.advertise_client.is_empty() {
-            vec![format!("http://{}", self.listen_client)]
+            let scheme = if self.tls.is_on() { "https" } else { "http" };
+            vec![format!("{scheme}://{}", self.listen_client)]
         } else {
             self.advertise_client.clone()
         }
@@ -166,6 +175,7 @@ impl Config {
             );
         }
         addresses::check(self)?;
+        tls::check(&self.tls)?;
         for (setting, value, range) in self.bounds() {
             in_range(setting, i128::from(value), &range)?;
         }

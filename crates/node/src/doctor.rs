@@ -11,6 +11,7 @@ use quoin_library::LayerReport;
 use quoin_store::Inspected;
 use serde::Serialize;
 use std::io;
+use std::net::IpAddr;
 use std::path::Path;
 
 /// Where commands are explained.
@@ -38,7 +39,7 @@ pub struct Report {
     pub tables: Vec<TableReport>,
     /// What is damaged.
     pub damage: Vec<Damage>,
-    /// What is unusual, and mended by a start.
+    /// What is unusual, and mended by a start, or what an operator should know.
     pub notes: Vec<String>,
     /// What to do, in a sentence or two.
     pub advice: String,
@@ -275,6 +276,7 @@ impl Report {
                 return None;
             }
         };
+        self.notes.extend(members.iter().filter_map(open_to_all));
         let stats = store.stats();
         self.store = Some(StoreReport {
             folder: found.folder().display().to_string(),
@@ -352,4 +354,41 @@ impl Report {
 
 fn hexadecimal(number: u64) -> String {
     format!("{number:016x}")
+}
+
+/// Says that clients reach a member without TLS from other machines.
+fn open_to_all(member: &system::Member) -> Option<String> {
+    let url = member.client_urls.iter().find(|url| {
+        let address = url.strip_prefix("http://");
+        let host = address.and_then(|address| address.rsplit_once(':')).map(|(host, _)| host);
+        host.is_some_and(|host| {
+            let host = host.trim_start_matches('[').trim_end_matches(']');
+            host != "localhost" && !host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+        })
+    })?;
+    let name = member.label();
+    Some(format!(
+        "clients reach {name} at {url}, without TLS: whoever reaches it can read and change everything (docs/security.md)"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_reached_without_tls_from_elsewhere_is_named() {
+        let reached = |url: &str| {
+            let member =
+                system::Member { name: "n1".into(), client_urls: vec![url.into()], ..Default::default() };
+            open_to_all(&member)
+        };
+        for closed in
+            ["http://127.0.0.1:2379", "http://[::1]:2379", "http://localhost:1", "https://db.example:2379"]
+        {
+            assert_eq!(reached(closed), None);
+        }
+        assert!(reached("http://10.0.0.1:2379").unwrap().contains("10.0.0.1"));
+        assert!(reached("http://db.example:2379").is_some());
+    }
 }

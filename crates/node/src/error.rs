@@ -14,6 +14,9 @@ pub enum StartError {
     /// The data folder belongs to another node or cluster, or this node has no place in the cluster.
     #[error("{0}")]
     Identity(String),
+    /// A certificate, or its key, cannot be used.
+    #[error("certificates: {0}")]
+    Tls(#[from] quoin_tls::TlsError),
     /// A file or socket failed.
     #[error("{what}: {source}")]
     Io {

@@ -1,6 +1,6 @@
 //! One node of Quoin: its configuration, its identity, and how its parts are put together.
 //!
-//! Reading order: `config.rs` (every setting; `addresses.rs` checks some), `node.rs` (the parts, in the order in which they need each
+//! Reading order: `config.rs` (every setting; `addresses.rs` checks some, `tls.rs` has those of certificates), `node.rs` (the parts, in the order in which they need each
 //! other), `membership.rs` and `identity.rs` (who the node is), `restore.rs` (a data folder made from a
 //! backup), `doctor.rs` (a stopped node's folder).
 //!
@@ -14,6 +14,7 @@ pub mod identity;
 mod membership;
 mod node;
 mod restore;
+pub mod tls;
 
 pub use config::Config;
 pub use error::StartError;

@@ -7,13 +7,17 @@ use quoin_consensus::greeting::identify as who_is_at;
 use quoin_core::system;
 use quoin_engine::join::{Joining, ask};
 use quoin_engine::{Founding, Owner, Settle};
+use quoin_tls::Keys;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
 /// This node's identity, and peer addresses by id as far as they are known. A new node's identity is written
 /// to its folder.
-pub(crate) fn identify(config: &Config) -> Result<(Identity, BTreeMap<u64, String>), StartError> {
+pub(crate) fn identify(
+    config: &Config,
+    keys: Option<&Keys>,
+) -> Result<(Identity, BTreeMap<u64, String>), StartError> {
     let folder = &config.data_dir;
     let describe = |error| io_error(format!("reading the identity in {}", folder.display()), error);
     let holds_log = holds_log(folder).map_err(describe)?;
@@ -26,18 +30,18 @@ pub(crate) fn identify(config: &Config) -> Result<(Identity, BTreeMap<u64, Strin
                 folder.display()
             )));
         }
-        return begin(config);
+        return begin(config, keys);
     };
     if identity.id == 0 {
         // It was told to join, and was not told who it is.
-        return if config.join.is_empty() { begin(config) } else { join(config, identity) };
+        return if config.join.is_empty() { begin(config, keys) } else { join(config, identity, keys) };
     }
-    check(config, &identity)?;
+    check(config, &identity, keys)?;
     if identity.layout < LAYOUT_VERSION {
         identity = adopt(config, identity, holds_log)?;
     }
     if !identity.settled && !identity.founder {
-        return join(config, identity);
+        return join(config, identity, keys);
     }
     let peers = identity.peers.clone();
     Ok((identity, peers))
@@ -64,7 +68,7 @@ fn holds_store(folder: &Path) -> bool {
 }
 
 /// The first start in an empty folder.
-fn begin(config: &Config) -> Result<(Identity, BTreeMap<u64, String>), StartError> {
+fn begin(config: &Config, keys: Option<&Keys>) -> Result<(Identity, BTreeMap<u64, String>), StartError> {
     if config.join.is_empty() {
         let (identity, peers) = founder(config, String::new());
         write(config, &identity)?;
@@ -74,7 +78,7 @@ fn begin(config: &Config) -> Result<(Identity, BTreeMap<u64, String>), StartErro
     let identity = Identity { layout: LAYOUT_VERSION, name, disk, ..Identity::default() };
     // The disk is kept before anybody hears of it: if the answer is lost, it is asked for again.
     write(config, &identity)?;
-    join(config, identity)
+    join(config, identity, keys)
 }
 
 /// Gives a folder of layout 1 a disk. With its log there it has taken part, and goes on as what it was;
@@ -92,7 +96,7 @@ fn write(config: &Config, identity: &Identity) -> Result<(), StartError> {
     identity.write(folder).map_err(describe)
 }
 
-fn check(config: &Config, identity: &Identity) -> Result<(), StartError> {
+fn check(config: &Config, identity: &Identity, keys: Option<&Keys>) -> Result<(), StartError> {
     let folder = config.data_dir.display();
     if identity.name != config.name {
         let (theirs, ours) = (&identity.name, &config.name);
@@ -113,7 +117,7 @@ fn check(config: &Config, identity: &Identity) -> Result<(), StartError> {
     }
     // Those of the members to join that answer must be of its cluster. Nobody has to answer.
     for address in &config.join {
-        if let Ok(found) = who_is_at(address)
+        if let Ok(found) = who_is_at(address, keys)
             && found.cluster != identity.cluster
         {
             return Err(StartError::Identity(format!(
@@ -180,11 +184,15 @@ pub(crate) fn founding(config: &Config, disk: u64) -> Founding {
 }
 
 /// Asks the cluster which member this node is: the one with its peer address. Its disk is recorded meanwhile.
-fn join(config: &Config, identity: Identity) -> Result<(Identity, BTreeMap<u64, String>), StartError> {
+fn join(
+    config: &Config,
+    identity: Identity,
+    keys: Option<&Keys>,
+) -> Result<(Identity, BTreeMap<u64, String>), StartError> {
     let own = config.peer_address();
     let mut failures = Vec::new();
     for address in &config.join {
-        let (cluster, answer) = match ask(address, &own, identity.disk) {
+        let (cluster, answer) = match ask(address, &own, identity.disk, keys) {
             Ok(answered) => answered,
             Err(error) => {
                 failures.push(format!("{address}: {error}"));
@@ -253,12 +261,12 @@ mod tests {
     fn a_new_folder_gets_a_disk_and_keeps_it() {
         let folder = tempfile::tempdir().unwrap();
         let config = config(folder.path());
-        let (first, _) = identify(&config).unwrap();
+        let (first, _) = identify(&config, None).unwrap();
         assert!(first.disk != 0 && !first.settled && first.founder);
-        assert_eq!(identify(&config).unwrap().0, first);
+        assert_eq!(identify(&config, None).unwrap().0, first);
         settle(&config, first.clone())(&[(2, 3)].into()).unwrap();
         let founders = BTreeMap::from([(2, 3)]);
-        assert_eq!(identify(&config).unwrap().0, Identity { settled: true, founders, ..first });
+        assert_eq!(identify(&config, None).unwrap().0, Identity { settled: true, founders, ..first });
     }
 
     #[test]
@@ -271,7 +279,7 @@ mod tests {
         assert!(empty.cluster != restored.cluster && restored.cluster != other.cluster);
         assert_eq!((restored.id, empty.id), (other.id, other.id));
         restored.write(folder.path()).unwrap();
-        assert_eq!(identify(&config).unwrap().0, restored);
+        assert_eq!(identify(&config, None).unwrap().0, restored);
     }
 
     /// A second member that joined at once did not know it, and did not tell the founder that it was lost.
@@ -294,7 +302,7 @@ mod tests {
     fn a_folder_with_a_log_and_without_an_identity_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         put_segment(folder.path());
-        let error = identify(&config(folder.path())).unwrap_err().to_string();
+        let error = identify(&config(folder.path()), None).unwrap_err().to_string();
         assert!(error.contains("identity.json is gone"), "{error}");
     }
 
@@ -304,7 +312,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("store")).unwrap();
         std::fs::write(folder.path().join("store/CURRENT"), "1\n").unwrap();
-        let error = identify(&config(folder.path())).unwrap_err().to_string();
+        let error = identify(&config(folder.path()), None).unwrap_err().to_string();
         assert!(error.contains("holds a store, and its identity.json is gone"), "{error}");
     }
 
@@ -325,10 +333,10 @@ mod tests {
             if has_log {
                 put_segment(folder.path());
             }
-            let (adopted, _) = identify(&config).unwrap();
+            let (adopted, _) = identify(&config, None).unwrap();
             assert_eq!((adopted.layout, adopted.settled), (LAYOUT_VERSION, has_log));
             assert_ne!(adopted.disk, 0);
-            assert_eq!(identify(&config).unwrap().0, adopted);
+            assert_eq!(identify(&config, None).unwrap().0, adopted);
         }
     }
 
@@ -362,12 +370,12 @@ mod tests {
             .unwrap();
         let peers = [(engine.id(), config(0).peer_address()), (5, joins.peer_address())].into();
         std::fs::create_dir(&joins.data_dir).unwrap();
-        let (identity, told) = tokio::task::block_in_place(|| identify(&joins)).unwrap();
+        let (identity, told) = tokio::task::block_in_place(|| identify(&joins, None)).unwrap();
         assert_eq!(told, peers);
         settle(&joins, identity)(&BTreeMap::new()).unwrap();
         drop(engine);
         first.stop().await;
-        assert_eq!(identify(&joins).unwrap().1, peers, "nobody tells it any more");
+        assert_eq!(identify(&joins, None).unwrap().1, peers, "nobody tells it any more");
     }
 
     #[test]
@@ -376,9 +384,9 @@ mod tests {
         // Nobody listens there.
         let config = Config { join: vec!["127.0.0.1:1".into()], ..config(folder.path()) };
         let disk = || Identity::read(folder.path()).unwrap().unwrap().disk;
-        assert!(identify(&config).unwrap_err().to_string().contains("cannot join"));
+        assert!(identify(&config, None).unwrap_err().to_string().contains("cannot join"));
         let first = disk();
-        assert!(identify(&config).is_err());
+        assert!(identify(&config, None).is_err());
         assert_eq!(disk(), first);
     }
 }

@@ -3,11 +3,12 @@
 
 use crate::config::Config;
 use crate::error::{StartError, io_error};
-use crate::membership;
+use crate::{membership, tls};
 use quoin_api as api;
 use quoin_consensus::log::RealDisk;
 use quoin_engine::{Engine, Opened, Running};
 use quoin_library::{Keeper, Library};
+use quoin_tls::Keys;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
@@ -30,6 +31,7 @@ impl Node {
     /// See [`StartError`].
     pub async fn start(config: Config) -> Result<Self, StartError> {
         config.check()?;
+        let (keys, peer_keys) = (config.tls.for_clients()?, config.tls.for_peers()?);
         // Sockets first: a port in use is the most common mistake, and cheap to find.
         let peer_listener = listen(config.listen_peer, "peer")?;
         let client_listener = listen(config.listen_client, "client")?;
@@ -37,11 +39,12 @@ impl Node {
         let resp_listener = listen(config.listen_resp, "resp")?;
         let (library, tables) = (Library::new(config.table.clone()), config.data_dir.join("tables"));
         let (name, clients) = (config.name.clone(), config.listen_client);
-        let (opened, peers) = tokio::task::spawn_blocking(move || open(&config))
+        let dialling = peer_keys.clone();
+        let (opened, peers) = tokio::task::spawn_blocking(move || open(&config, dialling.as_deref()))
             .await
             .map_err(|error| io_error("opening the data folder", io::Error::other(error)))??;
         let replica = opened
-            .start(peer_listener, peers)
+            .start_with(peer_listener, peers, peer_keys.clone())
             .map_err(|error| io_error("starting the replica's threads", error))?;
         if let Err(reason) = replica.replayed().await {
             let _ = tokio::task::spawn_blocking(|| replica.stop()).await;
@@ -51,8 +54,18 @@ impl Node {
         let keeper =
             Keeper::start(engine.clone(), Arc::clone(&library), tables, tokio::runtime::Handle::current())
                 .map_err(|error| io_error("starting threads", error))?;
-        let servers = api::serve(engine.clone(), library, client_listener, http_listener, resp_listener)
-            .map_err(|error| io_error("serving clients", error))?;
+        if let Some(keys) = &peer_keys {
+            tls::watch(keys, engine.metrics(), "peers")
+                .map_err(|error| io_error("starting threads", error))?;
+        }
+        if let Some(keys) = &keys {
+            tls::watch(keys, engine.metrics(), "clients")
+                .map_err(|error| io_error("starting threads", error))?;
+        }
+        let ports =
+            api::Ports { clients: client_listener, operators: http_listener, redis: resp_listener, keys };
+        let servers =
+            api::serve(engine.clone(), library, ports).map_err(|error| io_error("serving clients", error))?;
         tracing::info!(
             name,
             member = format!("{:016x}", engine.id()),
@@ -95,13 +108,13 @@ fn listen(address: SocketAddr, what: &str) -> Result<TcpListener, StartError> {
 
 /// Opens the replica in the data folder, or founds one in an empty folder. Returns it with the peer addresses
 /// that it was told.
-fn open(config: &Config) -> Result<(Opened, BTreeMap<u64, String>), StartError> {
+fn open(config: &Config, keys: Option<&Keys>) -> Result<(Opened, BTreeMap<u64, String>), StartError> {
     let folder = &config.data_dir;
     create_durably(folder).map_err(|error| io_error(format!("creating {}", folder.display()), error))?;
     // Takes the folder's lock, before anything is read or written.
     let disk = RealDisk::open(&folder.join("log"))
         .map_err(|error| io_error(format!("opening {}", folder.join("log").display()), error))?;
-    let (identity, peers) = membership::identify(config)?;
+    let (identity, peers) = membership::identify(config, keys)?;
     let founding = identity.founder.then(|| membership::founding(config, identity.disk));
     let owner = membership::owner(&identity);
     let settled = owner.settled;

@@ -14,6 +14,7 @@ pub(crate) use etcd::API_VERSION;
 use crate::answers::Reader;
 use crate::ledger::Book;
 use crate::life::Life;
+use crate::neighbours::Neighbours;
 use quoin_engine::Engine;
 use quoin_library::Library;
 use quoin_proto::etcdserverpb::auth_server::AuthServer;
@@ -74,6 +75,7 @@ pub(crate) fn routes(
     library: &Arc<Library>,
     book: &Book,
     life: &Life,
+    neighbours: &Neighbours,
 ) -> io::Result<Routes> {
     let engine = || engine.clone();
     let request_max = request_bytes_max(&engine());
@@ -88,11 +90,12 @@ pub(crate) fn routes(
         .add_service(LockServer::new(etcd::Lock::new(engine())))
         .add_service(ElectionServer::new(etcd::Election::new(engine(), life.clone())))
         .add_service(LeaseServer::new(etcd::Lease::new(engine(), life.clone())))
-        .add_service(ClusterServer::new(etcd::Cluster::new(engine())))
+        .add_service(ClusterServer::new(etcd::Cluster::new(engine(), neighbours.clone())))
         .add_service(MaintenanceServer::new(etcd::Maintenance::new(engine(), life.clone())))
         .add_service(AuthServer::new(etcd::Auth::new(engine())))
         .add_service(
-            QuoinKvServer::new(kv::Kv::new(engine(), life.clone())).max_decoding_message_size(batch_max),
+            QuoinKvServer::new(kv::Kv::new(engine(), life.clone(), neighbours.clone()))
+                .max_decoding_message_size(batch_max),
         )
         .add_service(
             RouteServer::new(route::Route::new(engine(), life.clone())).max_decoding_message_size(batch_max),

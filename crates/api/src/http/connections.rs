@@ -11,7 +11,6 @@ use crate::Life;
 use crate::preface::CheckedListener;
 use crate::stall;
 use axum::Router;
-use axum::serve::Listener;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -55,6 +54,8 @@ pub(crate) async fn serve(mut listener: CheckedListener, pages: Router, life: Li
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::accept::Listener;
+    use crate::wrong_port::Port;
     use axum::body::to_bytes;
     use axum::extract::Request;
     use axum::routing::post;
@@ -85,7 +86,10 @@ mod tests {
             body
         };
         let pages = Router::new().route("/", post(echo));
-        tokio::spawn(serve(CheckedListener::new(listener, refused), pages, Life(life)));
+        let failed = prometheus::IntCounter::new("failed", "failed").unwrap();
+        let listener =
+            CheckedListener::new(Listener::new(listener, Port::Http, None, failed), Port::Http, refused);
+        tokio::spawn(serve(listener, pages, Life(life)));
         Server { address, stop, heads }
     }
 

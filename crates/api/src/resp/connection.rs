@@ -16,6 +16,7 @@ use super::scripts;
 use super::session::Session;
 use super::transaction::{Place, abort, atomically, failed, is_long};
 use crate::Life;
+use crate::accept::Stream;
 use crate::commands::{check_key_length, in_place};
 use crate::error::{Error, Known};
 use crate::stall;
@@ -24,8 +25,7 @@ use bytes::{Bytes, BytesMut};
 use quoin_core::kv::Increment;
 use std::io;
 use std::time::Duration;
-use tokio::io::AsyncReadExt;
-use tokio::net::TcpStream;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{sleep, timeout};
 
 #[cfg(test)]
@@ -45,7 +45,7 @@ const UNTAKEN_MAX: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 60 
 const QUOTED_BYTES_MAX: usize = 64;
 
 /// Serves until the client leaves or breaks the protocol, or the node stops.
-pub(super) async fn serve(mut session: Session, mut stream: TcpStream, life: Life) -> io::Result<()> {
+pub(super) async fn serve(mut session: Session, mut stream: Stream, life: Life) -> io::Result<()> {
     let mut parser = Parser::new(session.server.engine.limits().request_bytes_max);
     let (mut buffer, mut requests) = (BytesMut::new(), Requests::default());
     // Bytes to read at once, and what the buffer may have taken for it.
@@ -78,7 +78,7 @@ pub(super) async fn serve(mut session: Session, mut stream: TcpStream, life: Lif
                         return Ok(());
                     }
                     room = room_after(read, room);
-                    if std::mem::take(&mut is_new) && Port::is_http(&buffer) {
+                    if std::mem::take(&mut is_new) && Port::is_foreign_to_redis(&buffer) {
                         session.server.engine.metrics().client_garbage.inc();
                         Port::Resp.turn_away(&stream, &buffer);
                         return Ok(());
@@ -145,20 +145,18 @@ async fn stalled() {
     sleep(stall::PATIENCE).await;
 }
 
-async fn flush(session: &mut Session, stream: &mut TcpStream) -> io::Result<()> {
+async fn flush(session: &mut Session, stream: &mut Stream) -> io::Result<()> {
     session.take_back();
     if !session.out.is_empty() {
         let mut left = &session.out[..];
         while !left.is_empty() {
-            match stream.try_write(left) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(taken) => left = &left[taken..],
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    timeout(UNTAKEN_MAX, stream.writable()).await.map_err(|_| untaken())??;
-                }
-                Err(error) => return Err(error),
+            match timeout(UNTAKEN_MAX, stream.write(left)).await.map_err(|_| untaken())?? {
+                0 => return Err(io::ErrorKind::WriteZero.into()),
+                taken => left = &left[taken..],
             }
         }
+        // TLS may hold the last of it.
+        timeout(UNTAKEN_MAX, stream.flush()).await.map_err(|_| untaken())??;
         session.out.clear();
         session.silence.keep(0);
         // A large reply must not keep its memory for as long as the connection lasts.

@@ -47,6 +47,7 @@ mod table;
 mod transaction;
 
 use crate::Life;
+use crate::accept::{Listener, Stream};
 use crate::budget::Budget;
 use clients::Ending;
 use quoin_engine::Engine;
@@ -55,27 +56,21 @@ use server::Server;
 use session::Session;
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::io::AsyncWriteExt;
-use tokio::net::{TcpListener, TcpStream};
-
-/// How long accepting pauses after it failed: most likely the process is out of descriptors until a client
-/// leaves.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Serves clients until the node stops.
 pub(crate) async fn serve(
     engine: Engine,
     library: Arc<Library>,
     budget: Budget,
-    listener: TcpListener,
+    mut listener: Listener,
     life: Life,
 ) {
     let server = Server::new(engine, library, budget);
     let channels = server.channels.run();
     tokio::pin!(channels);
     loop {
-        let accepted = tokio::select! {
+        let (stream, address) = tokio::select! {
             accepted = listener.accept() => accepted,
             () = &mut channels => return,
             () = life.ended() => {
@@ -83,36 +78,28 @@ pub(crate) async fn serve(
                 return;
             }
         };
-        match accepted {
-            Ok((stream, address)) => {
-                let (server, life) = (Arc::clone(&server), life.clone());
-                let abort = Ending::default();
-                let ending = Arc::clone(&abort);
-                let task = tokio::spawn(async move {
-                    if let Err(error) = client(server, stream, &address.to_string(), ending, life).await {
-                        tracing::debug!(%error, %address, "a RESP connection broke");
-                    }
-                });
-                let _ = abort.set(task.abort_handle());
+        let (server, life) = (Arc::clone(&server), life.clone());
+        let abort = Ending::default();
+        let ending = Arc::clone(&abort);
+        let task = tokio::spawn(async move {
+            if let Err(error) = client(server, stream, &address.to_string(), ending, life).await {
+                tracing::debug!(%error, %address, "a RESP connection broke");
             }
-            Err(error) => {
-                tracing::warn!(%error, "accepting a RESP connection failed");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-            }
-        }
+        });
+        let _ = abort.set(task.abort_handle());
     }
 }
 
 async fn client(
     server: Arc<Server>,
-    mut stream: TcpStream,
+    mut stream: Stream,
     address: &str,
     abort: Ending,
     life: Life,
 ) -> io::Result<()> {
-    stream.set_nodelay(true)?;
     let Some(_place) = server.admit() else {
-        return stream.write_all(b"-ERR max number of clients reached\r\n").await;
+        stream.write_all(b"-ERR max number of clients reached\r\n").await?;
+        return stream.flush().await;
     };
     connection::serve(Session::new(server, address, abort), stream, life).await
 }

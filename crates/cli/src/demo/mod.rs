@@ -26,6 +26,7 @@ pub(crate) async fn run(once: bool) -> Result<()> {
         replicas: REPLICAS,
         dir: folder.path().to_path_buf(),
         port_base: free_port_base(REPLICAS)?,
+        certificates: None,
         settings: Vec::new(),
     };
     let mut ending = Ending::listen()?;

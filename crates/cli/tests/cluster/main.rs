@@ -18,4 +18,5 @@ mod table;
 mod table_peers;
 mod table_places;
 mod table_switch;
+mod tls;
 mod wire;

@@ -1,5 +1,8 @@
 //! Connections that peers made: greeted, judged, then read from.
 //!
+//! **Invariant: Authenticated.** With TLS, whoever has no certificate of a trusted authority is not read beyond the
+//! handshake, and whoever's certificate is not that of the member that it says it is, not beyond the greeting.
+//!
 //! **Invariant: Bounded.** At most [`ACCEPTED_MAX`] connections are served; more are closed at once. Only members may
 //! send frames, each on one connection, which holds at most two frames' bytes at a time.
 
@@ -9,9 +12,11 @@ use super::silence::{Heard, Patience};
 use super::spawn;
 use crate::frame::{self, FRAME_HEADER};
 use crate::greeting::{Answer, GREETING_TIMEOUT, Greeting, Purpose, Verdict, Who};
+use crate::stream::{self, InTime, PeerStream};
 use bytes::{Buf, BytesMut};
 use parking_lot::Mutex;
 use quoin_core::codec::Malformed;
+use quoin_tls::{Certificate, Keys};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -29,6 +34,8 @@ pub(super) struct Acceptor {
     pub(super) who: Who,
     /// Where peers reach this node.
     pub(super) address: String,
+    /// With these, peers are served over mutual TLS alone.
+    pub(super) keys: Option<Arc<Keys>>,
     pub(super) addresses: Arc<Addresses>,
     pub(super) handler: Arc<dyn Handler>,
     pub(super) counters: Arc<Counters>,
@@ -142,17 +149,30 @@ impl Acceptor {
         self.accepted.lock().remove(&connection);
     }
 
-    fn serve_greeted(&self, connection: u64, mut stream: TcpStream) -> io::Result<()> {
-        stream.set_write_timeout(Some(GREETING_TIMEOUT))?;
-        stream.set_nodelay(true)?;
-        let greeting =
-            Greeting::read(&mut InTime { stream: &stream, end: Instant::now() + GREETING_TIMEOUT })?;
+    fn serve_greeted(&self, connection: u64, socket: TcpStream) -> io::Result<()> {
+        socket.set_write_timeout(Some(GREETING_TIMEOUT))?;
+        socket.set_nodelay(true)?;
+        let end = Instant::now() + GREETING_TIMEOUT;
+        let mut stream = match PeerStream::accept(socket, self.keys.as_deref(), end)? {
+            stream::Accepted::Stream(stream) => stream,
+            stream::Accepted::Plain(mut stream) => {
+                let who = Who { cluster: 0, id: 0, incarnation: 0 };
+                let answer = Answer { verdict: Verdict::NeedsTls as u64, who, rival: String::new() };
+                stream.write_all(&answer.encode())?;
+                return Err(io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    "no TLS, and this node speaks nothing else",
+                ));
+            }
+        };
+        let certificate = stream.certificate()?;
+        let greeting = Greeting::read(&mut InTime { stream: &mut stream, end })?;
         stream.set_read_timeout(Some(GREETING_TIMEOUT))?;
         // Before the dialler is judged: if it is removed from now on, it is either found here or refused.
         if let Some(accepted) = self.accepted.lock().get_mut(&connection) {
             accepted.from = greeting.from;
         }
-        let Judgment { verdict, rival, held: _held } = self.judge(&greeting);
+        let Judgment { verdict, rival, held: _held } = self.judge(&greeting, certificate.as_ref());
         let answer = Answer { verdict: verdict as u64, who: self.who, rival };
         if verdict != Verdict::Welcome {
             let [member, cluster, disk] =
@@ -166,7 +186,7 @@ impl Acceptor {
         match greeting.purpose {
             Purpose::Frames => {
                 stream.set_read_timeout(None)?;
-                self.patience.give_up_after(&stream)?;
+                self.patience.give_up_after(stream.socket())?;
                 self.replace_former(connection, greeting.from);
                 self.read_frames(greeting.from, stream)
             }
@@ -201,21 +221,42 @@ impl Acceptor {
         self.close_where(is_former);
     }
 
-    fn judge(&self, greeting: &Greeting) -> Judgment<'_> {
+    fn judge(&self, greeting: &Greeting, certificate: Option<&Certificate>) -> Judgment<'_> {
         let is_peer = self.addresses.lock().contains_key(&greeting.from);
+        // Before anything is believed.
+        if certificate.is_some_and(|certificate| !self.is_of(certificate, greeting)) {
+            return Judgment::of(Verdict::OtherCertificate);
+        }
         match verdict(greeting, self.who, is_peer, &*self.handler) {
+            // Others have told where the member is.
+            Verdict::Welcome
+                if !is_peer && certificate.is_some_and(|certificate| !self.is_of(certificate, greeting)) =>
+            {
+                return Judgment::of(Verdict::OtherCertificate);
+            }
             Verdict::Welcome if !greeting.purpose.is_of_a_member() => return Judgment::of(Verdict::Welcome),
             Verdict::Welcome => {}
             Verdict::Duplicate => return Judgment::duplicate(self.address.clone()),
             refused => return Judgment::of(refused),
         }
-        match self.holders.claim(greeting, &self.addresses) {
+        match self.holders.claim(greeting, &self.addresses, self.keys.as_deref()) {
             Ok(held) => Judgment { held: Some(held), ..Judgment::of(Verdict::Welcome) },
             Err(rival) => Judgment::duplicate(rival),
         }
     }
 
-    fn read_frames(&self, from: u64, mut stream: TcpStream) -> io::Result<()> {
+    /// Whether a certificate is that of the dialler: of the member that it says it is, or of any node where it has no
+    /// id yet.
+    fn is_of(&self, certificate: &Certificate, greeting: &Greeting) -> bool {
+        if !greeting.purpose.is_of_a_member() {
+            return certificate.is_a_nodes();
+        }
+        let known = self.addresses.lock().get(&greeting.from).cloned();
+        let address = known.unwrap_or_else(|| greeting.address.clone());
+        certificate.is_of(&self.handler.name_of(greeting.from), &address)
+    }
+
+    fn read_frames(&self, from: u64, mut stream: PeerStream) -> io::Result<()> {
         let mut buffer = BytesMut::new();
         let heard = self.heard.of(from);
         loop {
@@ -271,23 +312,6 @@ pub fn verdict(greeting: &Greeting, who: Who, is_peer: bool, handler: &dyn Handl
         return Verdict::Unknown;
     }
     Verdict::Welcome
-}
-
-/// Reads with one deadline for all reads, so that nobody holds a connection by sending a byte now and then.
-struct InTime<'a> {
-    stream: &'a TcpStream,
-    end: Instant,
-}
-
-impl Read for InTime<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let left = self.end.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        self.stream.set_read_timeout(Some(left))?;
-        self.stream.read(buffer)
-    }
 }
 
 fn garbage(malformed: Malformed) -> io::Error {

@@ -2,7 +2,7 @@
 
 use crate::group::GroupId;
 use crate::message::PeerMessage;
-use std::net::TcpStream;
+use crate::stream::PeerStream;
 use std::sync::atomic::AtomicU64;
 
 /// What the transport asks and tells its node. Calls come from the transport's threads.
@@ -12,13 +12,15 @@ pub trait Handler: Send + Sync + 'static {
     /// The connection to `peer` broke. What was sent on it may be lost.
     fn lost(&self, peer: u64);
     /// A peer wants to send a snapshot on this connection. Runs on the connection's thread.
-    fn snapshot_offered(&self, from: u64, stream: TcpStream);
+    fn snapshot_offered(&self, from: u64, stream: PeerStream);
     /// A peer asks for a file. Runs on the connection's thread.
-    fn file_asked(&self, stream: TcpStream);
+    fn file_asked(&self, stream: PeerStream);
     /// A new node asks who it is. Runs on the connection's thread.
-    fn join_asked(&self, stream: TcpStream);
+    fn join_asked(&self, stream: PeerStream);
     /// A founder on `disk` asks how far the cluster is. Runs on the connection's thread.
-    fn founding_asked(&self, from: u64, disk: u64, stream: TcpStream);
+    fn founding_asked(&self, from: u64, disk: u64, stream: PeerStream);
+    /// The name of a member; empty if it is not known.
+    fn name_of(&self, peer: u64) -> String;
     /// Whether `peer` has been removed from the cluster.
     fn is_removed(&self, peer: u64) -> bool;
     /// Whether `peer` is known to run on another disk than `disk`.

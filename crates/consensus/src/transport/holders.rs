@@ -6,6 +6,7 @@
 
 use crate::greeting::{Greeting, identify};
 use parking_lot::Mutex;
+use quoin_tls::Keys;
 use std::collections::BTreeMap;
 
 /// Peers' addresses by member.
@@ -38,7 +39,12 @@ impl Holders {
     ///
     /// # Errors
     /// The rival's address.
-    pub(super) fn claim(&self, greeting: &Greeting, addresses: &Addresses) -> Result<Held<'_>, String> {
+    pub(super) fn claim(
+        &self,
+        greeting: &Greeting,
+        addresses: &Addresses,
+        keys: Option<&Keys>,
+    ) -> Result<Held<'_>, String> {
         let (id, incarnation) = (greeting.from, greeting.incarnation);
         loop {
             let known = self.0.lock().get(&id).cloned();
@@ -48,7 +54,7 @@ impl Holders {
                 None => addresses.lock().get(&id).cloned(),
             };
             if let Some(address) = suspect
-                && let Ok(found) = identify(&address)
+                && let Ok(found) = identify(&address, keys)
                 && (found.cluster, found.id) == (greeting.cluster, id)
                 && found.incarnation != incarnation
             {

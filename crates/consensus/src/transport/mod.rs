@@ -24,18 +24,20 @@ pub use handler::{Counters, Handler};
 pub use outbox::OUTBOX_BYTES_MAX;
 
 use crate::frame::FrameBuffer;
-use crate::greeting::{DialError, Greeting, Purpose, Who, dial, dial_within};
+use crate::greeting::{DialError, Dialling, Greeting, Purpose, Who, dial, dial_within};
 use crate::group::GroupId;
 use crate::guarded;
 use crate::message::PeerMessage;
+use crate::stream::PeerStream;
 use acceptor::Acceptor;
 use holders::{Addresses, Holders};
 use outbox::Outbox;
 use parking_lot::Mutex;
+use quoin_tls::Keys;
 use silence::{Heard, Patience, Silence};
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{self, IoSlice, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::io::{self, Write};
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -44,12 +46,23 @@ const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
 /// Short, so that a peer is reached soon after it is back.
 const RECONNECT_PAUSE_MAX: Duration = Duration::from_millis(500);
 
+/// Where peers come in.
+pub struct Endpoint {
+    /// Takes their connections.
+    pub listener: TcpListener,
+    /// How they reach it, `host:port`.
+    pub address: String,
+    /// With these, this node speaks mutual TLS with its peers, and nothing else.
+    pub keys: Option<Arc<Keys>>,
+}
+
 /// The connections of one node.
 pub struct Transport {
     who: Who,
     /// The disk that the member runs on.
     disk: u64,
     address: String,
+    keys: Option<Arc<Keys>>,
     group: GroupId,
     handler: Arc<dyn Handler>,
     outboxes: Mutex<BTreeMap<u64, Arc<Outbox>>>,
@@ -62,15 +75,13 @@ pub struct Transport {
 }
 
 impl Transport {
-    /// Dials `peers`, accepts connections on `listener`, which others reach at `address`, and calls `handler`
-    /// from its own threads. A connection whose other side acknowledges nothing for `two_election_timeouts` is
+    /// Dials `peers`, accepts connections, and calls `handler` from its own threads. A connection whose other side acknowledges nothing for `two_election_timeouts` is
     /// given up.
     ///
     /// # Errors
     /// No thread can be started.
     pub fn start(
-        listener: TcpListener,
-        address: String,
+        Endpoint { listener, address, keys }: Endpoint,
         (cluster, id, disk): (u64, u64, u64),
         group: GroupId,
         handler: Arc<dyn Handler>,
@@ -83,6 +94,7 @@ impl Transport {
         let acceptor = Arc::new(Acceptor {
             who,
             address: address.clone(),
+            keys: keys.clone(),
             addresses: Arc::clone(&addresses),
             handler: Arc::clone(&handler),
             counters: Arc::clone(&counters),
@@ -99,6 +111,7 @@ impl Transport {
             who,
             disk,
             address,
+            keys,
             group,
             handler,
             outboxes,
@@ -175,7 +188,7 @@ impl Transport {
     ///
     /// # Errors
     /// The peer is unknown, does not answer, or refuses.
-    pub fn dial(&self, peer: u64, purpose: Purpose) -> Result<TcpStream, DialError> {
+    pub fn dial(&self, peer: u64, purpose: Purpose) -> Result<PeerStream, DialError> {
         let address = self.addresses.lock().get(&peer).cloned();
         let address =
             address.ok_or_else(|| io::Error::other(format!("member {peer:016x} has no address")))?;
@@ -186,8 +199,15 @@ impl Transport {
     ///
     /// # Errors
     /// The peer does not answer there, or refuses.
-    pub fn dial_at(&self, address: &str, peer: u64, purpose: Purpose) -> Result<TcpStream, DialError> {
-        Ok(dial(address, &self.greeting(purpose, peer))?.0)
+    pub fn dial_at(&self, address: &str, peer: u64, purpose: Purpose) -> Result<PeerStream, DialError> {
+        let name = self.handler.name_of(peer);
+        let dialling = Dialling { keys: self.keys(), name: &name };
+        Ok(dial(address, &self.greeting(purpose, peer), dialling)?.0)
+    }
+
+    /// What it speaks TLS with, if it does.
+    pub fn keys(&self) -> Option<&Keys> {
+        self.keys.as_deref()
     }
 
     fn greeting(&self, purpose: Purpose, to: u64) -> Greeting {
@@ -212,14 +232,16 @@ impl Transport {
             let Some(target) = self.addresses.lock().get(&peer).cloned() else { return };
             let greeting = self.greeting(Purpose::Frames, peer);
             let began = Instant::now();
-            let dialled = dial_within(&target, &greeting, self.patience.to_connect());
+            let name = self.handler.name_of(peer);
+            let dialling = Dialling { keys: self.keys(), name: &name };
+            let dialled = dial_within(&target, &greeting, dialling, self.patience.to_connect());
             let spent = began.elapsed();
             let result = dialled.and_then(|(stream, _)| {
                 pause = RECONNECT_PAUSE;
                 last_error.clear();
                 tracing::debug!(peer = format!("{peer:016x}"), target, "connected");
-                self.patience.give_up_after(&stream)?;
-                let before = outbox.connected(stream.try_clone()?);
+                self.patience.give_up_after(stream.socket())?;
+                let before = outbox.connected(stream.clone());
                 let silence = Silence::new(self.patience, self.heard.of(peer), before);
                 Ok(self.write_frames(&stream, outbox, silence)?)
             });
@@ -241,25 +263,25 @@ impl Transport {
         }
     }
 
-    fn write_frames(&self, mut stream: &TcpStream, outbox: &Outbox, mut silence: Silence) -> io::Result<()> {
+    fn write_frames(&self, stream: &PeerStream, outbox: &Outbox, mut silence: Silence) -> io::Result<()> {
         let mut frames = FrameBuffer::default();
         let mut next_look = Instant::now() + self.patience.interval();
         while let Some((rest, messages)) = outbox.take(next_look) {
             if Instant::now() >= next_look {
                 next_look = Instant::now() + self.patience.interval();
-                if silence::is_broken(stream) {
+                if silence::is_broken(stream.socket()) {
                     return Err(io::ErrorKind::ConnectionReset.into());
                 }
                 if silence.is_too_long(self.heard.now_ms(), outbox.pushed()) {
                     return Err(io::Error::other("the peer does not answer: dialling again"));
                 }
             }
-            stream.write_all(&rest)?;
+            stream.socket().write_all(&rest)?;
             for message in &messages {
                 frames.push(self.group, message);
             }
             self.counters.sent_bytes.fetch_add(frames.len() as u64, Ordering::Relaxed);
-            write_all_vectored(&mut stream, &frames.take())?;
+            stream.write_parts(&frames.take())?;
         }
         Ok(())
     }
@@ -275,22 +297,4 @@ fn pause_left(pause: Duration, spent: Duration) -> Duration {
 fn spawn(handler: &Arc<dyn Handler>, name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let handler = Arc::clone(handler);
     guarded::spawn(name, move |reason| handler.failed(reason), run).map(drop)
-}
-
-/// Writes all of `parts`, many per system call.
-fn write_all_vectored(stream: &mut impl Write, parts: &[bytes::Bytes]) -> io::Result<()> {
-    const SLICES_MAX: usize = 512;
-    for group in parts.chunks(SLICES_MAX) {
-        let mut slices: Vec<IoSlice<'_>> = group.iter().map(|part| IoSlice::new(part)).collect();
-        let mut left = &mut slices[..];
-        while !left.is_empty() {
-            match stream.write_vectored(left) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(written) => IoSlice::advance_slices(&mut left, written),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-    }
-    Ok(())
 }

@@ -7,11 +7,11 @@ use super::handler::Counters;
 use crate::frame::FrameBuffer;
 use crate::group::GroupId;
 use crate::message::{PeerMessage, RaftMessage};
+use crate::stream::PeerStream;
 use parking_lot::{Condvar, Mutex};
 use quoin_core::Command;
 use rustix::net::SendFlags;
 use std::collections::VecDeque;
-use std::net::TcpStream;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -31,12 +31,12 @@ struct State {
     messages: VecDeque<PeerMessage>,
     bytes: usize,
     /// The connection, for small messages that are written at once while the writing thread is idle.
-    stream: Option<TcpStream>,
+    stream: Option<PeerStream>,
     /// The writing thread has taken messages that it may not have written yet.
     writing: bool,
     /// Messages taken since the start.
     pushed: u64,
-    /// The rest of a frame that the connection could not take at once. It goes before all messages.
+    /// The rest of a frame that the connection could not take at once, as it goes to the socket: before all messages.
     rest: Vec<u8>,
     closed: bool,
 }
@@ -85,7 +85,7 @@ impl Outbox {
     }
 
     /// There is a connection: messages are taken from now on. Returns what [`Self::pushed`] is before them.
-    pub(super) fn connected(&self, stream: TcpStream) -> u64 {
+    pub(super) fn connected(&self, stream: PeerStream) -> u64 {
         let mut state = self.state.lock();
         state.stream = Some(stream);
         state.pushed
@@ -127,7 +127,9 @@ impl State {
         let bytes = frame.take().concat();
         counters.sent_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        let written = rustix::net::send(stream, &bytes, flags).unwrap_or(0);
+        // An error: the connection has ended, which the writing thread finds.
+        let Ok(bytes) = stream.seal(bytes) else { return false };
+        let written = rustix::net::send(stream.socket(), &bytes, flags).unwrap_or(0);
         self.rest = bytes[written..].to_vec();
         self.rest.is_empty()
     }

@@ -3,9 +3,12 @@
 use super::*;
 use crate::greeting::{Answer, Verdict};
 use crate::message::ForwardOutcome;
+use bytes::Bytes;
 use parking_lot::Condvar;
 use quoin_testkit::Ports;
+use quoin_tls::{Clients, Files, Folder, Options, Subject, Version};
 use std::io::Read;
+use std::net::TcpStream;
 use std::process::Command;
 use std::sync::LazyLock;
 use std::sync::atomic::AtomicU16;
@@ -40,10 +43,13 @@ impl Handler for Notes {
         self.lost.lock().push(peer);
         self.changed.notify_all();
     }
-    fn snapshot_offered(&self, _: u64, _: TcpStream) {}
-    fn file_asked(&self, _: TcpStream) {}
-    fn join_asked(&self, _: TcpStream) {}
-    fn founding_asked(&self, _: u64, _: u64, _: TcpStream) {}
+    fn snapshot_offered(&self, _: u64, _: PeerStream) {}
+    fn file_asked(&self, _: PeerStream) {}
+    fn join_asked(&self, _: PeerStream) {}
+    fn founding_asked(&self, _: u64, _: u64, _: PeerStream) {}
+    fn name_of(&self, peer: u64) -> String {
+        format!("n{peer}")
+    }
     fn is_removed(&self, peer: u64) -> bool {
         self.removed.lock().contains(&peer)
     }
@@ -92,14 +98,25 @@ impl Process {
         Self::with_timeouts(id, listener, Duration::from_secs(60))
     }
 
-    /// It knows the members 1, 2 and 3, and reaches none of them until it is told where they are.
     fn with_timeouts(id: u64, listener: TcpListener, timeouts: Duration) -> Self {
+        Self::with(id, listener, timeouts, None)
+    }
+
+    /// A process that speaks TLS.
+    fn with_keys(id: u64, keys: Arc<Keys>) -> Self {
+        Self::with(id, free_port(), Duration::from_secs(60), Some(keys))
+    }
+
+    /// It knows the members 1, 2 and 3, and reaches none of them until it is told where they are.
+    fn with(id: u64, listener: TcpListener, timeouts: Duration, keys: Option<Arc<Keys>>) -> Self {
         let listening_on = listener.local_addr().unwrap();
         let (notes, address) = (Arc::new(Notes::default()), listening_on.to_string());
         let handler = Arc::clone(&notes) as _;
         let peers = (1..=3).map(|peer| (peer, "127.0.0.1:1".to_string())).collect();
         let (who, group) = ((7, id, id), GroupId(1));
-        let transport = Transport::start(listener, address, who, group, handler, &peers, timeouts).unwrap();
+        let transport =
+            Transport::start(Endpoint { listener, address, keys }, who, group, handler, &peers, timeouts)
+                .unwrap();
         Self { notes, transport, listening_on }
     }
 
@@ -107,9 +124,15 @@ impl Process {
         self.listening_on.to_string()
     }
 
-    fn dial(&self, other: &Self) -> Result<TcpStream, String> {
+    fn dial(&self, other: &Self) -> Result<PeerStream, String> {
         let greeting = self.transport.greeting(Purpose::Frames, other.transport.who.id);
-        dial(&other.address(), &greeting).map(|(stream, _)| stream).map_err(|error| error.to_string())
+        dial(
+            &other.address(),
+            &greeting,
+            Dialling { keys: self.transport.keys(), name: &format!("n{}", other.transport.who.id) },
+        )
+        .map(|(stream, _)| stream)
+        .map_err(|error| error.to_string())
     }
 
     fn wait_cast_out(&self) -> String {
@@ -172,12 +195,14 @@ fn a_member_on_another_disk_is_told_so_though_it_wants_another_member() {
     let (replacement, member) = (Process::start(3), Process::start(2));
     replacement.notes.other_disks.lock().push((2, 2));
     let greeting = member.transport.greeting(Purpose::Found, 1);
-    let Err(DialError::Refused { text, forever: true }) = dial(&replacement.address(), &greeting) else {
+    let Err(DialError::Refused { text, forever: true }) =
+        dial(&replacement.address(), &greeting, Dialling::default())
+    else {
         panic!("it is not refused for good");
     };
     assert!(text.contains("is already bootstrapped on another disk"), "{text}");
     replacement.notes.removed.lock().push(2);
-    let text = dial(&replacement.address(), &greeting).unwrap_err().to_string();
+    let text = dial(&replacement.address(), &greeting, Dialling::default()).unwrap_err().to_string();
     assert!(text.contains("was removed from cluster"), "{text}");
 }
 
@@ -277,7 +302,7 @@ fn removed_members_and_strangers_are_told_why_they_are_refused() {
     assert!(other.wait_cast_out().contains("delete its data folder"));
     let third = Process::start(3);
     let greeting = third.transport.greeting(Purpose::Frames, 9);
-    let refused = dial(&peer.address(), &greeting).unwrap_err().to_string();
+    let refused = dial(&peer.address(), &greeting, Dialling::default()).unwrap_err().to_string();
     assert!(refused.contains("is member 0000000000000001, not 0000000000000009"), "{refused}");
     // Anybody could connect, and send what it liked.
     let unknown = Process::start(4);
@@ -290,7 +315,7 @@ fn removed_members_and_strangers_are_told_why_they_are_refused() {
     peer.transport.set_peers(&BTreeMap::from([(4, unknown.address())]));
     unknown.dial(&peer).unwrap();
     let greeting = Greeting { cluster: 8, ..third.transport.greeting(Purpose::Frames, 1) };
-    let refused = dial(&peer.address(), &greeting).unwrap_err().to_string();
+    let refused = dial(&peer.address(), &greeting, Dialling::default()).unwrap_err().to_string();
     assert!(
         refused.contains("belongs to cluster 0000000000000007, this node to 0000000000000008"),
         "{refused}"
@@ -298,7 +323,8 @@ fn removed_members_and_strangers_are_told_why_they_are_refused() {
 }
 
 /// Reads until the other side closes the connection.
-fn wait_closed(mut stream: TcpStream) {
+fn wait_closed(stream: &PeerStream) {
+    let mut stream = stream.clone();
     stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
     assert_eq!(stream.read(&mut [0]).unwrap(), 0, "nothing is said on a connection for frames");
 }
@@ -308,10 +334,10 @@ fn a_member_s_new_connection_replaces_its_former_one() {
     let (peer, other) = (Process::start(1), Process::start(2));
     let former = other.dial(&peer).unwrap();
     let new = other.dial(&peer).unwrap();
-    wait_closed(former);
+    wait_closed(&former);
     // The new one is not touched.
-    new.set_nonblocking(true).unwrap();
-    assert_eq!((&new).read(&mut [0]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    new.socket().set_nonblocking(true).unwrap();
+    assert_eq!(new.socket().read(&mut [0]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
 }
 
 /// A peer was dialled again only when TCP gave the connection up: a minute after the network had cut it off, and
@@ -436,4 +462,101 @@ fn a_connection_that_the_network_cut_off_is_given_up_and_made_anew() {
     let output = isolated(&[program.to_str().unwrap(), "--ignored", "--exact", inside]).unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && text.contains("1 passed"), "{text}");
+}
+
+/// An authority, and what it signs for.
+struct Certificates {
+    folder: tempfile::TempDir,
+}
+
+impl Certificates {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let node = |name: &str| Subject::Node { name: name.into(), hosts: vec!["127.0.0.1".into()] };
+        let client = Subject::Client { name: "n1".into() };
+        Folder::at(folder.path()).make(&[node("n1"), node("n2"), client], 1).unwrap();
+        Self { folder }
+    }
+
+    /// The keys of a node of this authority, which trusts `other`.
+    fn node(&self, name: &str, other: &Self) -> Arc<Keys> {
+        self.keys(Folder::at(self.folder.path()).node(name), other)
+    }
+
+    fn keys(&self, place: quoin_tls::Place, other: &Self) -> Arc<Keys> {
+        let authority = Some(Folder::at(other.folder.path()).authority());
+        let files = Files { certificate: place.certificate, key: place.key, authority };
+        Keys::load(Options { files, clients: Clients::Required, oldest: Version::V12 }).unwrap()
+    }
+}
+
+#[test]
+fn frames_of_all_sizes_arrive_in_order_over_tls() {
+    let ours = Certificates::new();
+    let (peer, sender) =
+        (Process::with_keys(1, ours.node("n1", &ours)), Process::with_keys(2, ours.node("n2", &ours)));
+    sender.transport.set_peers(&[(1, peer.address())].into());
+    // Written by the writing thread, between those that are written at once.
+    let large = |request| {
+        let command =
+            quoin_core::Command { face: quoin_core::Face::Kv, bytes: Bytes::from(vec![7; 300_000]) };
+        PeerMessage::Forward { request, commands: vec![command; request as usize % 9], paced: false }
+    };
+    let mut request = 0;
+    // Those before there is a connection are dropped.
+    while request < 60 {
+        let sent = sender.transport.send(1, large(request)) && sender.transport.send(1, frame(request));
+        request += u64::from(sent);
+    }
+    let mut received = peer.notes.received.lock();
+    while received.len() < 60 {
+        assert!(!peer.notes.changed.wait_for(&mut received, PATIENCE).timed_out(), "{} came", received.len());
+    }
+    assert_eq!(*received, (0..60).collect::<Vec<_>>());
+}
+
+#[test]
+fn who_has_no_certificate_of_the_member_is_refused() {
+    let (ours, theirs) = (Certificates::new(), Certificates::new());
+    let peer = Process::with_keys(1, ours.node("n1", &ours));
+    Process::with_keys(2, ours.node("n2", &ours)).dial(&peer).unwrap();
+    let wrong_member = Process::with_keys(3, ours.node("n2", &ours)).dial(&peer).unwrap_err();
+    assert!(wrong_member.contains("does not take this node's certificate"), "{wrong_member}");
+    // A client's certificate of the same authority is none of a node.
+    let client = ours.keys(Folder::at(ours.folder.path()).client("n1"), &ours);
+    assert!(Process::with_keys(2, client).dial(&peer).is_err());
+    // Another authority, which trusts ours.
+    assert!(Process::with_keys(2, theirs.node("n2", &ours)).dial(&peer).is_err());
+    let plain = Process::start(2).dial(&peer).unwrap_err();
+    assert!(plain.contains("speaks TLS alone") && plain.contains("tls.peer_cert_file"), "{plain}");
+    assert!(peer.notes.received.lock().is_empty());
+}
+
+/// A dialler that believed whoever answers could be told to end.
+#[test]
+fn who_answers_must_be_the_member_that_is_dialled() {
+    let ours = Certificates::new();
+    let (first, second) =
+        (Process::with_keys(1, ours.node("n1", &ours)), Process::with_keys(2, ours.node("n2", &ours)));
+    let wrong = Process::with_keys(3, ours.node("n2", &ours));
+    let refused = first.dial(&wrong).unwrap_err();
+    assert!(
+        refused.contains("is that of quoin://node/n2") && refused.contains("not of node n3"),
+        "{refused}"
+    );
+    first.dial(&second).unwrap();
+    let plain = first.dial(&Process::start(2)).unwrap_err();
+    assert!(plain.contains("TLS with 127.0.0.1"), "{plain}");
+}
+
+/// A handshake that is begun and never ended is given up like a greeting.
+#[test]
+fn a_handshake_that_never_ends_is_given_up() {
+    let ours = Certificates::new();
+    let peer = Process::with_keys(1, ours.node("n1", &ours));
+    let mut stream = TcpStream::connect(peer.address()).unwrap();
+    stream.write_all(b"\x16\x03\x01\x02\x00").unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    // An error: it was reset.
+    assert!(!matches!(stream.read(&mut [0; 16]), Err(error) if error.kind() == io::ErrorKind::WouldBlock));
 }

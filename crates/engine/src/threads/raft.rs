@@ -380,7 +380,7 @@ mod tests {
     use bytes::Bytes;
     use quoin_consensus::log::SimDisk;
     use quoin_consensus::replica::{Committed, Content, Proposal};
-    use quoin_consensus::transport::Transport;
+    use quoin_consensus::transport::{Endpoint, Transport};
     use quoin_core::store::Order;
     use quoin_core::{Term, View, kv, machines, system};
     use quoin_store::StoreFolder;
@@ -421,7 +421,14 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let who = (shared.cluster, shared.id, shared.disk);
         let (nobody, patience) = (BTreeMap::new(), Duration::from_secs(60));
-        let transport = Transport::start(listener, String::new(), who, GROUP, handler, &nobody, patience);
+        let transport = Transport::start(
+            Endpoint { listener, address: String::new(), keys: None },
+            who,
+            GROUP,
+            handler,
+            &nobody,
+            patience,
+        );
         shared.set_transport(transport.unwrap());
         let (appends, work) = (Arc::new(Queue::default()), Arc::new(WorkQueue::default()));
         let log = LogThread::new(Arc::clone(&shared), Arc::clone(&appends));

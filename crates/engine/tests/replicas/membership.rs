@@ -6,7 +6,7 @@ use quoin_engine::join::{JoinAnswer, ask};
 use quoin_engine::{Engine, MemberChange, MemberError, ProposeError};
 
 async fn ask_at(address: String, own: String, disk: u64) -> (u64, JoinAnswer) {
-    let asking = tokio::task::spawn_blocking(move || ask(&address, &own, disk));
+    let asking = tokio::task::spawn_blocking(move || ask(&address, &own, disk, None));
     in_time("an answer to who asks", asking).await.unwrap().unwrap()
 }
 

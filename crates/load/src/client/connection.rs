@@ -1,9 +1,11 @@
 //! Channels to replicas, and which replica leads.
 
+use super::tls::Place;
 use anyhow::{Context, Result};
 use quoin_proto::etcdserverpb as etcd;
 use quoin_proto::etcdserverpb::maintenance_client::MaintenanceClient;
 use quoin_proto::etcdserverpb::watch_client::WatchClient;
+use quoin_tls::Connector;
 use std::time::Duration;
 use tonic::Streaming;
 use tonic::transport::{Channel, Endpoint};
@@ -19,14 +21,14 @@ const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
 /// Pause between two rounds of [`find_leader`].
 const LEADER_POLL: Duration = Duration::from_millis(10);
 
-/// Connects to a replica's client port at `HOST:PORT`; a leading `http://` is accepted.
+/// Connects to a replica's client port at `HOST:PORT`, or `http://` or `https://` before it; see [`super::Tls`].
 ///
 /// `timeout` bounds how long every request waits for its answer to begin; `None` sets no bound.
 ///
 /// # Errors
 /// The address is malformed, or no server accepts the connection within three seconds.
 pub async fn dial(address: &str, timeout: Option<Duration>) -> Result<Channel> {
-    let address = address.strip_prefix("http://").unwrap_or(address);
+    let Place { address, tls } = Place::of(address, &["h2"])?;
     let mut endpoint = Endpoint::from_shared(format!("http://{address}"))
         .with_context(|| format!("{address:?} is not HOST:PORT"))?
         .tcp_nodelay(true)
@@ -36,7 +38,15 @@ pub async fn dial(address: &str, timeout: Option<Duration>) -> Result<Channel> {
     if let Some(timeout) = timeout {
         endpoint = endpoint.timeout(timeout);
     }
-    endpoint.connect().await.with_context(|| format!("connecting to {address}; is a node running there?"))
+    let connected = match tls {
+        None => endpoint.connect().await,
+        Some(config) => {
+            let origin = format!("https://{address}").parse()?;
+            let connector = Connector { config, address: address.to_owned() };
+            endpoint.origin(origin).connect_with_connector(connector).await
+        }
+    };
+    connected.with_context(|| format!("connecting to {address}; is a node running there?"))
 }
 
 /// Opens `count` connections, distributed round-robin over `endpoints`.

@@ -89,6 +89,7 @@ pub(crate) async fn run(options: DeletionBench, program: &Path) -> Result<()> {
         replicas: options.replicas,
         dir: options.dir.clone().unwrap_or_else(|| folder.path().to_path_buf()),
         port_base: free_port_base(options.replicas)?,
+        certificates: None,
         settings: Vec::new(),
     };
     let running = cluster.start().await?;

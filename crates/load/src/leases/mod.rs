@@ -82,6 +82,7 @@ pub(crate) async fn run(options: LeasesBench, program: &Path) -> Result<()> {
         replicas: REPLICAS,
         dir: options.dir.clone().unwrap_or_else(|| folder.path().to_path_buf()),
         port_base: free_port_base(REPLICAS)?,
+        certificates: None,
         settings: Vec::new(),
     };
     let mut running = cluster.start().await?;

@@ -27,6 +27,7 @@ const FORBIDDEN: &[(&str, &[&str])] = &[
         ],
     ),
     ("quoin-table", &["quoin-*", "tokio", "tonic", "reqwest"]),
+    ("quoin-tls", &["quoin-*"]),
     ("quoin-store", &["quoin-consensus", "quoin-engine", "quoin-api", "quoin-node", "tokio"]),
     ("quoin-consensus", &["quoin-store", "quoin-engine", "quoin-api", "quoin-node"]),
     ("quoin-engine", &["quoin-api", "quoin-node", "tonic", "axum"]),

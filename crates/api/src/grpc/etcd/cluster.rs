@@ -6,6 +6,7 @@ use super::header::header_at;
 use crate::commands::{long_read, read};
 use crate::consistency;
 use crate::error::{Error, Known};
+use crate::neighbours::Neighbours;
 use quoin_core::system;
 use quoin_engine::{Engine, MemberChange};
 use quoin_proto::etcdserverpb as pb;
@@ -13,7 +14,7 @@ use quoin_proto::etcdserverpb::cluster_client::ClusterClient;
 use quoin_proto::etcdserverpb::cluster_server;
 use std::time::Duration;
 use tonic::metadata::MetadataValue;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
 /// Marks a forwarded request, so that two replicas that take each other for the leader do not forward it
@@ -25,11 +26,12 @@ const CHANGE_TIMEOUT: Duration = Duration::from_secs(30);
 /// The service.
 pub(crate) struct Cluster {
     engine: Engine,
+    neighbours: Neighbours,
 }
 
 impl Cluster {
-    pub(crate) fn new(engine: Engine) -> Self {
-        Self { engine }
+    pub(crate) fn new(engine: Engine, neighbours: Neighbours) -> Self {
+        Self { engine, neighbours }
     }
 
     fn header(&self) -> Option<pb::ResponseHeader> {
@@ -55,9 +57,7 @@ impl Cluster {
         let Some(url) = leader.and_then(|member| member.client_urls.first()) else {
             return Err(Error::unavailable("the leader's client address is not known yet; try again"));
         };
-        let endpoint = Endpoint::from_shared(url.clone())
-            .map_err(|failure| Error::fault(format_args!("the leader's client address {url}: {failure}")))?;
-        let channel = endpoint.connect_timeout(CONNECT_TIMEOUT).timeout(CHANGE_TIMEOUT).connect().await;
+        let channel = self.neighbours.dial(url, CONNECT_TIMEOUT, CHANGE_TIMEOUT).await;
         let channel =
             channel.map_err(|failure| Error::unavailable(format_args!("the leader at {url}: {failure}")))?;
         Ok(Some(ClusterClient::new(channel)))

@@ -17,6 +17,7 @@ use crate::commands::{check_size, kv_reply};
 use crate::consistency;
 use crate::error::Error;
 use crate::life::Life;
+use crate::neighbours::Neighbours;
 use quoin_core::{Progress, Revision, kv};
 use quoin_engine::Engine;
 use quoin_proto::quoin::kv::v1 as pb;
@@ -31,11 +32,12 @@ const BATCH_OPERATIONS_MAX: usize = 10_000;
 pub(crate) struct Kv {
     engine: Engine,
     life: Life,
+    neighbours: Neighbours,
 }
 
 impl Kv {
-    pub(crate) fn new(engine: Engine, life: Life) -> Self {
-        Self { engine, life }
+    pub(crate) fn new(engine: Engine, life: Life, neighbours: Neighbours) -> Self {
+        Self { engine, life, neighbours }
     }
 
     async fn write(&self, write: translate::Write) -> Result<(Revision, kv::Response), Error> {
@@ -125,7 +127,7 @@ impl kv_server::Kv for Kv {
         &self,
         _: Request<pb::ReplicasRequest>,
     ) -> Result<Response<pb::ReplicasResponse>, Status> {
-        let replicas = replicas::list(&self.engine).await?;
+        let replicas = replicas::list(&self.engine, &self.neighbours).await?;
         let header = self.header_at(self.engine.latest().progress());
         Ok(Response::new(pb::ReplicasResponse { header, replicas }))
     }

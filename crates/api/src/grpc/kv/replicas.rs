@@ -1,6 +1,7 @@
 //! All replicas, and how far each says that it has applied.
 
 use crate::error::Error;
+use crate::neighbours::Neighbours;
 use quoin_core::Index;
 use quoin_core::system::Member;
 use quoin_engine::{Engine, RaftStatus};
@@ -9,7 +10,6 @@ use quoin_proto::etcdserverpb::maintenance_client::MaintenanceClient;
 use quoin_proto::quoin::kv::v1::{Replica, Role};
 use std::time::Duration;
 use tokio::task::JoinSet;
-use tonic::transport::Endpoint;
 
 /// How long a replica may take to answer.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -18,16 +18,19 @@ const PATIENCE: Duration = Duration::from_secs(1);
 ///
 /// # Errors
 /// The members cannot be read.
-pub(super) async fn list(engine: &Engine) -> Result<Vec<Replica>, Error> {
+pub(super) async fn list(engine: &Engine, neighbours: &Neighbours) -> Result<Vec<Replica>, Error> {
     let members = engine.members()?;
     let status = engine.status();
     let mut asking = JoinSet::new();
     for member in members {
         let own = (member.id == status.id).then_some(status.progress.index.0);
+        let neighbours = neighbours.clone();
         asking.spawn(async move {
             let applied = match own {
                 Some(applied) => Some(applied),
-                None => tokio::time::timeout(PATIENCE, applied_index(&member)).await.ok().flatten(),
+                None => {
+                    tokio::time::timeout(PATIENCE, applied_index(&member, &neighbours)).await.ok().flatten()
+                }
             };
             (member, applied)
         });
@@ -39,9 +42,8 @@ pub(super) async fn list(engine: &Engine) -> Result<Vec<Replica>, Error> {
     Ok(replicas)
 }
 
-async fn applied_index(member: &Member) -> Option<u64> {
-    let endpoint = Endpoint::from_shared(member.client_urls.first()?.clone()).ok()?;
-    let channel = endpoint.connect().await.ok()?;
+async fn applied_index(member: &Member, neighbours: &Neighbours) -> Option<u64> {
+    let channel = neighbours.dial(member.client_urls.first()?, PATIENCE, PATIENCE).await.ok()?;
     let status = MaintenanceClient::new(channel).status(StatusRequest {}).await.ok()?;
     Some(status.into_inner().raft_applied_index)
 }

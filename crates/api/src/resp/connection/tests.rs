@@ -8,7 +8,7 @@ use quoin_engine::{Limits, Settings};
 use quoin_library::{Library, TableConfig};
 use std::sync::Arc;
 use tokio::io::AsyncWriteExt;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -36,7 +36,7 @@ async fn connect(server: &Arc<Server>) -> (TcpStream, JoinHandle<io::Result<()>>
     let session = Session::new(Arc::clone(server), &address.to_string(), Arc::default());
     let serving = tokio::spawn(async move {
         let (_running, life) = watch::channel(false);
-        serve(session, stream, Life(life)).await
+        serve(session, Stream::Plain(stream), Life(life)).await
     });
     (client, serving)
 }

@@ -57,6 +57,8 @@ impl Replica {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let listener = crate::into_tokio(listener).unwrap();
+        let failed = engine.metrics().tls_failed.clone();
+        let listener = crate::accept::Listener::new(listener, crate::wrong_port::Port::Resp, None, failed);
         let budget = Budget::new(&engine);
         runtime.spawn(crate::resp::serve(
             engine.clone(),
