@@ -14,6 +14,7 @@
 //! What is deliberately absent: trust, in the source or in other replicas. The manifest in the log says what the files
 //! must be.
 
+use super::allowed;
 use super::lending::Lenders;
 use super::settings::TableConfig;
 use super::source::{Objects, Source, SourceError};
@@ -219,7 +220,15 @@ async fn bring(job: &Job, manifest: &Manifest, partial: &Path, entry: &FileEntry
 
 async fn from_source(job: &Job, part: &Path, entry: &FileEntry) -> Result<File, FetchError> {
     match Source::open(&job.location, &job.settings)? {
-        Source::Folder(folder) => copy(&folder.join(&entry.name), part, entry),
+        Source::Folder(folder) => {
+            let from = folder.join(&entry.name);
+            // Invariant: Allowed. A link in the folder may lead out of it.
+            if !allowed::allows_file(&from, &job.settings.sources).map_err(at(&from))? {
+                let denied = io::Error::new(io::ErrorKind::PermissionDenied, "leads out of table.sources");
+                return Err(at(&from)(denied));
+            }
+            copy(&from, part, entry)
+        }
         Source::Objects(objects) => download(&objects, part, entry).await,
     }
 }

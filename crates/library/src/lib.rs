@@ -3,12 +3,14 @@
 //!
 //! Reading order: `shelf.rs` (mapped versions, and lookups), `keeper.rs` (the thread that follows the log,
 //! and tells it what is ready), `attempts.rs` (fetching in the background, and again after failures),
-//! `fetch.rs` (files into the data folder), `source.rs` (where files come from), `lending.rs` (from another replica, if not from there), `scrub.rs` (files read again), `inspect.rs` (a stopped
+//! `fetch.rs` (files into the data folder), `source.rs` (where files come from), `allowed.rs` (from where they may),
+//! `lending.rs` (from another replica, if not from there), `scrub.rs` (files read again), `inspect.rs` (a stopped
 //! node's files).
 //!
 //! What is deliberately absent: waiting. A lookup in a version that is not mapped here yet, as after a
 //! restart, is an error.
 
+mod allowed;
 mod attempts;
 mod fetch;
 mod inspect;
@@ -19,6 +21,7 @@ mod settings;
 mod shelf;
 mod source;
 
+pub use allowed::ANYWHERE;
 pub use inspect::{LayerReport, inspect};
 pub use keeper::Keeper;
 pub use settings::{Secret, TableConfig};

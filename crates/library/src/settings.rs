@@ -15,6 +15,9 @@ quoin_engine::settings! {
         /// How fast files are fetched from other replicas, which happens where the published place does not have
         /// them, bytes per second; 0 fetches none from replicas. Default 256 MiB, at least 0, at most 16 GiB.
         pub peer_bytes_per_second: u64 = 256 << 20,
+        /// From where tables may be read: folders and URLs, each with all that is below it, or * for anywhere but
+        /// link-local addresses. Default empty: * on a node that clients reach on loopback alone, else nothing.
+        pub sources: Vec<String> = Vec::new(),
         /// The server of s3:// locations, a URL. Default empty: AWS_ENDPOINT_URL, else Amazon.
         pub s3_endpoint: String = String::new(),
         /// The region of buckets. Default empty: AWS_REGION, else us-east-1.

@@ -6,6 +6,7 @@
 //! What is deliberately absent: listing, writing, and trust. The manifest says which files there are and what
 //! must be in them.
 
+use super::allowed;
 use super::settings::TableConfig;
 use bytes::Bytes;
 use futures_util::stream::BoxStream;
@@ -146,6 +147,8 @@ impl Source {
     pub fn open(location: &str, settings: &TableConfig) -> Result<Self, SourceError> {
         let refuse =
             |problem: &str| SourceError::Location { location: location.into(), problem: problem.into() };
+        // Invariant: Allowed.
+        allowed::location(location, &settings.sources)?;
         let Some((scheme, rest)) = location.split_once("://") else {
             return folder(location).ok_or_else(|| {
                 refuse(
@@ -288,11 +291,14 @@ fn retries() -> RetryConfig {
 mod tests {
     use super::*;
 
+    fn anywhere() -> TableConfig {
+        TableConfig { sources: vec![allowed::ANYWHERE.into()], ..TableConfig::default() }
+    }
+
     #[test]
     fn unsupported_locations_are_refused_with_what_to_write() {
-        let refused = |location: &str| {
-            Source::open(location, &TableConfig::default()).map(|_| ()).unwrap_err().to_string()
-        };
+        let refused =
+            |location: &str| Source::open(location, &anywhere()).map(|_| ()).unwrap_err().to_string();
         assert!(refused("relative/folder").contains("is neither an absolute path nor a URL"));
         assert!(refused("file://relative").contains("write file:///folder"));
         assert!(refused("ftp://host/a").contains("file, http, https and s3 are"));
@@ -306,6 +312,7 @@ mod tests {
     #[test]
     fn folders_urls_and_buckets_are_opened() {
         let settings = TableConfig {
+            sources: vec![allowed::ANYWHERE.into()],
             s3_endpoint: "http://127.0.0.1:9000".into(),
             s3_region: "eu-central-1".into(),
             s3_access_key_id: "id".into(),

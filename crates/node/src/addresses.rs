@@ -27,6 +27,11 @@ pub(crate) fn check(config: &Config) -> Result<(), ConfigError> {
     for url in &config.advertise_client {
         http_url("advertise_client", url)?;
     }
+    for source in &config.table.sources {
+        if source != quoin_library::ANYWHERE && !source.starts_with('/') && !source.contains("://") {
+            return fail("table.sources", format!("has {source:?}; it must be an absolute path, a URL or *"));
+        }
+    }
     match config.table.s3_endpoint.as_str() {
         "" => Ok(()),
         url => http_url("table.s3_endpoint", url),
@@ -53,6 +58,12 @@ fn apart(config: &Config) -> Result<(), ConfigError> {
         }
     }
     Ok(())
+}
+
+/// Whether clients reach the node from its own machine alone.
+pub(crate) fn is_local(config: &Config) -> bool {
+    let clients = [config.listen_client, config.listen_http, config.listen_resp];
+    clients.iter().all(|address| address.ip().to_canonical().is_loopback())
 }
 
 /// Whoever reaches a port may do everything, so beyond this machine it takes TLS, or a word that this is meant.
@@ -141,6 +152,7 @@ mod tests {
             (|config| config.advertise_peer = "host:0".into(), "advertise_peer: has \"host:0\""),
             (|config| config.join = vec!["http://host:1/".into()], "join: has"),
             (|config| config.advertise_client = vec!["host:1".into()], "advertise_client: has"),
+            (|config| config.table.sources = vec!["tables".into()], "table.sources: has \"tables\""),
             (|config| config.table.s3_endpoint = "minio".into(), "table.s3_endpoint: has"),
         ] {
             let error = refused(change);

@@ -126,6 +126,16 @@ impl Config {
         }
     }
 
+    /// The settings of lookup tables. Where the operator says nothing, whoever reaches a node on loopback alone is
+    /// on its machine already.
+    pub(crate) fn tables(&self) -> TableConfig {
+        let mut table = self.table.clone();
+        if table.sources.is_empty() && addresses::is_local(self) {
+            table.sources = vec![quoin_library::ANYWHERE.into()];
+        }
+        table
+    }
+
     /// The settings of this node's replica.
     pub fn engine_settings(&self) -> Settings {
         Settings {

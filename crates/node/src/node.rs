@@ -37,7 +37,7 @@ impl Node {
         let client_listener = listen(config.listen_client, "client")?;
         let http_listener = listen(config.listen_http, "http")?;
         let resp_listener = listen(config.listen_resp, "resp")?;
-        let (library, tables) = (Library::new(config.table.clone()), config.data_dir.join("tables"));
+        let (library, tables) = (Library::new(config.tables()), config.data_dir.join("tables"));
         let (name, clients) = (config.name.clone(), config.listen_client);
         let dialling = peer_keys.clone();
         let (opened, peers) = tokio::task::spawn_blocking(move || open(&config, dialling.as_deref()))

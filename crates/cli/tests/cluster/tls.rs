@@ -169,6 +169,6 @@ fn certificates_change_under_load_and_bad_ones_do_not_count() -> Result<()> {
     let output = load.wait_with_output()?;
     ensure!(output.status.success(), "the load ended: {}", output.status);
     let figures: serde_json::Value = serde_json::from_slice(&output.stdout)?;
-    ensure!(figures["errors"] == 0 && figures["operations"].as_u64() > Some(0), "{figures}");
+    ensure!(figures[0]["errors"] == 0 && figures[0]["operations"].as_u64() > Some(0), "{figures}");
     playground.stop()
 }

@@ -182,12 +182,15 @@ impl Acceptor {
             );
             return stream.write_all(&answer.encode());
         }
+        if greeting.purpose == Purpose::Frames {
+            // Before the answer: once the dialler has it, it may dial again.
+            self.replace_former(connection, greeting.from);
+        }
         stream.write_all(&answer.encode())?;
         match greeting.purpose {
             Purpose::Frames => {
                 stream.set_read_timeout(None)?;
                 self.patience.give_up_after(stream.socket())?;
-                self.replace_former(connection, greeting.from);
                 self.read_frames(greeting.from, stream)
             }
             Purpose::Snapshot => {

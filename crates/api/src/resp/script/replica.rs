@@ -49,7 +49,11 @@ impl Replica {
         let (folder, running) = testing::start(&runtime, settings());
         let entered = runtime.enter();
         let engine = running.engine();
-        let library = Arc::new(Library::new(TableConfig { keys_max: 4, ..TableConfig::default() }));
+        let library = Arc::new(Library::new(TableConfig {
+            keys_max: 4,
+            sources: vec!["*".into()],
+            ..TableConfig::default()
+        }));
         let tables = folder.path().join("tables");
         let keeper =
             Keeper::start(engine.clone(), Arc::clone(&library), tables, runtime.handle().clone()).unwrap();
