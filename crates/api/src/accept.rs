@@ -209,7 +209,10 @@ impl AsyncWrite for Stream {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use quoin_tls::{ClientFiles, Clients, Files, Folder, Options, Subject, Version, client_config};
+    use quoin_tls::{
+        Authority, ClientFiles, Clients, Files, Folder, Options, Subject, Validity, Version, client_config,
+    };
+    use std::time::SystemTime;
     use tokio::io::AsyncWriteExt;
     use tokio_rustls::TlsConnector;
 
@@ -284,6 +287,28 @@ mod tests {
             let server = started(Port::Http, clients).await;
             assert_eq!(server.asked(false, &[]).await.is_ok(), without, "{clients:?}");
             assert_eq!(server.asked(true, &[]).await.is_ok(), with, "{clients:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_certificate_that_ran_out_or_is_of_others_is_not_taken() {
+        for clients in [Clients::Optional, Clients::Required] {
+            let (server, others) = (started(Port::Http, clients).await, started(Port::Http, clients).await);
+            let (ours, theirs) = (Folder::at(server.folder.path()), Folder::at(others.folder.path()));
+            let place = ours.client("c");
+            let old = quoin_tls::found(place.certificate.clone()).unwrap().certificate;
+            let authority = Authority::open(&ours.authority(), &server.folder.path().join("ca.key")).unwrap();
+            let now = SystemTime::now();
+            let validity = Validity { from: now - 2 * HANDSHAKE_PATIENCE, until: now - HANDSHAKE_PATIENCE };
+            let expired = authority.renew(&old, &place.key, validity).unwrap();
+            std::fs::write(&place.certificate, expired).unwrap();
+            assert!(server.asked(true, &[]).await.is_err(), "it ran out");
+            for (from, to) in
+                [(theirs.client("c").certificate, &place.certificate), (theirs.client("c").key, &place.key)]
+            {
+                std::fs::copy(from, to).unwrap();
+            }
+            assert!(server.asked(true, &[]).await.is_err(), "it is of others");
         }
     }
 
