@@ -484,13 +484,16 @@ fn table_operation(random: &mut Random) -> table::Operation {
                 keep: small(random),
             })
         }
-        2 => table::Operation::Ready(table::Ready { name, version, member: random.below(4) }),
+        2 => {
+            table::Operation::Ready(table::Ready { name, version, member: random.below(4), id: text(random) })
+        }
         3 => table::Operation::Failed(table::Failed {
             name,
             version,
             member: number(random),
             reason: text(random),
             transient: random.once_in(2),
+            id: text(random),
         }),
         4 => {
             let without_waiting = random.once_in(2);

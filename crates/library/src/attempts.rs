@@ -51,6 +51,8 @@ struct Attempt {
     fetched: Option<Arc<Layer>>,
     failures: u32,
     failure: Option<(String, bool)>,
+    /// Whether the log was told of the failure.
+    told: bool,
     not_before: Option<Instant>,
 }
 
@@ -92,6 +94,22 @@ impl Attempts {
     /// Forgets a layer that the caller holds now.
     pub(super) fn done(&mut self, id: &str) {
         self.layers.remove(id);
+    }
+
+    /// The log was told of the last failure.
+    pub(super) fn told(&mut self, id: &str) {
+        if let Some(attempt) = self.layers.get_mut(id) {
+            attempt.told = true;
+        }
+    }
+
+    /// Begins anew with a layer of whose failure the log was told and does not know any more: its content was published
+    /// again. False if the log was not told.
+    pub(super) fn begin_anew(&mut self, id: &str, now: Instant) -> bool {
+        let Some(attempt) = self.layers.get_mut(id).filter(|attempt| attempt.told) else { return false };
+        (attempt.told, attempt.failures, attempt.failure) = (false, 0, None);
+        attempt.not_before = attempt.not_before.map(|at| at.min(now + PAUSE_FIRST));
+        true
     }
 
     /// The state of layer `id`. Begins an attempt if one is due.

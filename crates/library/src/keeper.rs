@@ -187,12 +187,16 @@ impl Rounds {
             Ok(()) if version.ready.contains(&me) => {}
             Ok(()) => {
                 tracing::info!(table = name, version = version.number, "a table's version is ready here");
-                let ready = Ready { name: name.into(), version: version.number, member: me };
+                let id = version.id.clone();
+                let ready = Ready { name: name.into(), version: version.number, member: me, id };
                 self.propose(Operation::Ready(ready));
             }
             Err(NotReady::Fetching) => {}
             Err(NotReady::Failed { reason, transient }) => {
                 let said = version.failed.iter().find(|failure| failure.member == me);
+                if said.is_none() && self.attempts.begin_anew(&version.id, Instant::now()) {
+                    return;
+                }
                 if said.is_none_or(|failure| failure.reason != reason) {
                     tracing::warn!(
                         table = name,
@@ -200,8 +204,11 @@ impl Rounds {
                         reason,
                         "a table's version is not ready here"
                     );
-                    let (name, version) = (name.into(), version.number);
-                    self.propose(Operation::Failed(Failed { name, version, member: me, reason, transient }));
+                    let (name, id, number) = (name.into(), version.id.clone(), version.number);
+                    let failed = Failed { name, version: number, member: me, reason, transient, id };
+                    if self.propose(Operation::Failed(failed)) {
+                        self.attempts.told(&version.id);
+                    }
                 }
             }
         }
@@ -265,12 +272,15 @@ impl Rounds {
         }
     }
 
-    fn propose(&mut self, operation: Operation) {
+    /// Whether the log was told.
+    fn propose(&mut self, operation: Operation) -> bool {
         // Waits for the answer, so that proposals do not pile up on a slow cluster.
-        if let Err(error) = self.runtime.block_on(self.engine.propose(operation.into_command())) {
+        let told = self.runtime.block_on(self.engine.propose(operation.into_command()));
+        if let Err(error) = &told {
             tracing::debug!(%error, "telling the log of a table's version");
             self.tell_again = Some(Instant::now() + TELL_AGAIN);
         }
+        told.is_ok()
     }
 }
 

@@ -92,7 +92,7 @@ impl Library {
             let (version, record) = active(table, state)?;
             let stack = self.get(table, record);
             let stack = stack.ok_or_else(|| LookupError::NotLoaded { name: table.into(), version })?;
-            // Copied, so that a read of the files, perhaps from disk, does not hold up whoever changes
+            // Taken out, so that a read of the files, perhaps from disk, does not hold up whoever changes
             // tables.
             (version, stack, Changes::of(state, keys))
         };
@@ -140,15 +140,16 @@ pub fn active<'a>(name: &str, state: &'a TableState) -> Result<(u64, &'a Version
 }
 
 /// The changes over the files that concern a lookup, by the positions of its keys: a value, or `None` for a
-/// deleted key.
-struct Changes(Vec<(usize, Option<Box<[u8]>>)>);
+/// deleted key. Values are shared: a request that names a key many times takes no more memory than its places.
+struct Changes(Vec<(usize, Option<Arc<[u8]>>)>);
 
 impl Changes {
     fn of(state: &TableState, keys: &[u64]) -> Self {
         if state.changed() == 0 {
             return Self(Vec::new());
         }
-        let change = |(position, key): (usize, &u64)| Some((position, state.change(*key)?.map(Into::into)));
+        let change =
+            |(position, key): (usize, &u64)| Some((position, state.shared_change(*key)?.map(Arc::clone)));
         Self(keys.iter().enumerate().filter_map(change).collect())
     }
 

@@ -73,7 +73,7 @@ impl World {
 
     fn report_ready(&mut self, place: usize, name: &'static str, version: u64) {
         for id in self.nodes.iter().map(crate::node::Node::id).collect::<Vec<_>>() {
-            let ready = Ready { name: name.into(), version, member: id };
+            let ready = Ready { name: name.into(), version, member: id, ..Ready::default() };
             self.ask_tables(place, Tables::Other, Operation::Ready(ready));
         }
     }

@@ -255,6 +255,17 @@ async fn damaged_files_wrong_bases_and_bad_requests_are_refused_and_the_running_
         "{listed}"
     );
 
+    // Put right and published again, it is the same version, which replicas fetch at once.
+    let sound = {
+        let mut bytes = std::fs::read(&file)?;
+        bytes[5000] ^= 1;
+        bytes
+    };
+    std::fs::write(&file, sound)?;
+    let said = quoin(&["table", "publish", path(&b)?, "--activate", "--endpoints", &endpoints])?;
+    assert!(said.contains("active: version 2 "), "{said}");
+    quoin(&["table", "rollback", "t", "--endpoints", &endpoints])?;
+
     // A truncated file: the same.
     let cut = build_base(folder.path(), 'd')?;
     let file = std::fs::read_dir(&cut)?

@@ -53,8 +53,9 @@ async fn damaged_and_new_nodes_get_a_tables_files_from_the_others() -> Result<()
 
     // A member is gone for good, and another one takes its place.
     cluster.kill(2)?;
-    let living = cluster.client_address(0);
-    quoin(&["cluster", "remove", "r2", "--endpoints", &living])?;
+    let living = cluster.client_addresses()[..2].join(",");
+    let remove = ["cluster", "remove", "r2", "--endpoints", &living];
+    wait("a leader that removes it", || async { quoin(&remove) }).await?;
     quoin(&["cluster", "add", &cluster.peer_address(3), "--endpoints", &living])?;
     cluster.restart(3)?;
     ensure!(shown(&cluster, 3, &[7, 999]).await? == (1, vec!["a007".into(), "a999".into()]));

@@ -99,6 +99,9 @@ pub struct Ready {
     /// The member's id.
     #[prost(fixed64, tag = "3")]
     pub member: u64,
+    /// Digest of the content that it has; empty from members of earlier versions.
+    #[prost(string, tag = "4")]
+    pub id: String,
 }
 
 /// See [`Operation::Failed`].
@@ -119,6 +122,9 @@ pub struct Failed {
     /// The member expects a retry to help.
     #[prost(bool, tag = "5")]
     pub transient: bool,
+    /// Digest of the content that it wants; empty from members of earlier versions.
+    #[prost(string, tag = "6")]
+    pub id: String,
 }
 
 /// See [`Operation::Activate`].

@@ -20,7 +20,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Clone, Debug)]
 struct Change {
     revision: Revision,
-    value: Option<Box<[u8]>>,
+    /// Shared with the lookups that answer it.
+    value: Option<Arc<[u8]>>,
 }
 
 type Changes = HashMap<u64, Change, foldhash::fast::RandomState>;
@@ -49,8 +50,13 @@ impl TableState {
     /// The change of `key` over the active version's files: a value, a deletion (`Some(None)`), or none.
     /// Hides a value of another width, written while a version of another shape was active.
     pub fn change(&self, key: u64) -> Option<Option<&[u8]>> {
+        Some(self.shared_change(key)?.map(|value| &**value))
+    }
+
+    /// As [`Self::change`], to be held beyond the lock: however often a lookup asks for a key, its value is there once.
+    pub fn shared_change(&self, key: u64) -> Option<Option<&Arc<[u8]>>> {
         let change = self.changes.get(&key)?;
-        let value = change.value.as_deref();
+        let value = change.value.as_ref();
         let fits = value.is_none_or(|value| self.width().is_none_or(|width| value.len() == width));
         (fits && change.revision > self.folded()).then_some(value)
     }
@@ -145,5 +151,21 @@ impl Look<'_> {
     /// All tables, by name.
     pub fn tables(&self) -> impl Iterator<Item = (&str, &TableState)> {
         self.0.iter().map(|(name, state)| (name.as_str(), state))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A request of 64 KB that named one key of 256 KB many times took 2 GB: its value was copied for each.
+    #[test]
+    fn a_changed_value_is_there_once_however_often_it_is_asked_for() {
+        let mut state = TableState::default();
+        state.set(7, Revision(2), Some(&[1; 1000]));
+        let asked: Vec<_> = (0..8000).map(|_| state.shared_change(7).unwrap().map(Arc::clone)).collect();
+        let first = asked[0].as_ref().unwrap();
+        assert!(asked.iter().all(|value| Arc::ptr_eq(value.as_ref().unwrap(), first)));
+        assert_eq!(state.change(7), Some(Some(&[1; 1000][..])));
     }
 }

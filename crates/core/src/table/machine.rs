@@ -4,6 +4,10 @@
 //! has the files (a majority of them, if the caller asks for no more), and is kept as long as the active
 //! version or one to roll back to needs it.
 //!
+//! A number names one content of a table, for ever: numbers go on after a table was dropped, the same content is
+//! published once, and reports name the content that they are on. So a late report cannot be taken for one on another
+//! version.
+//!
 //! Streamed changes count by their revision: a version hides those up to the revision that it folds. So
 //! rolling back shows them again; they are deleted once no kept version shows them.
 
@@ -26,8 +30,6 @@ pub const VERSIONS_KEPT: u32 = 2;
 const REASON_MAX: usize = 1000;
 /// Maximum versions kept besides the active one.
 pub const VERSIONS_KEPT_MAX: u32 = 1000;
-/// Maximum members whose report on a version is kept.
-const REPORTS_MAX: usize = 1000;
 /// Maximum folded changes deleted by one command; the rest go with the next.
 const FORGOTTEN_MAX: usize = 10_000;
 
@@ -68,7 +70,11 @@ impl Machine {
         if let Operation::Publish(publish) = operation {
             let new = !tables.contains_key(&publish.name);
             let state = tables.entry(publish.name.clone()).or_default();
-            let (name, result) = (publish.name.clone(), publish_version(tx, state, publish));
+            let name = publish.name.clone();
+            if new && let Some(number) = tx.get(&record::number_key(&name))? {
+                state.table.newest = record::decode_number(number)?;
+            }
+            let result = publish_version(tx, state, publish);
             if new && result.is_err() {
                 tables.remove(&name);
             }
@@ -80,8 +86,8 @@ impl Machine {
         let result = match operation {
             Operation::Write(write) => return Ok(write_changes(tx, state, &write)),
             Operation::Publish(_) => unreachable!("handled above"),
-            Operation::Ready(ready) => mark_ready(tx, state, &ready),
-            Operation::Failed(failed) => mark_failed(tx, state, failed),
+            Operation::Ready(ready) => mark_ready(tx, state, &ready)?,
+            Operation::Failed(failed) => mark_failed(tx, state, failed)?,
             Operation::Activate(activate) => activate_version(tx, state, &activate)?,
             Operation::Rollback(rollback) => roll_back(tx, state, &rollback)?,
             Operation::Drop(drop) if drop.version == 0 => {
@@ -135,13 +141,19 @@ fn publish_version(tx: &mut Tx<'_>, state: &mut TableState, publish: Publish) ->
     {
         return Err(Refusal::WrongShape { name, expected: describe(expected), found: describe(&shape) });
     }
-    let number = state.table.newest + 1;
-    // It must hide all that its base hides, or the active version: else those changes would reappear.
-    let at_least = below.map_or(state.folded().0, |below| below.folds);
     let newest = tx.revision().0;
     if folds > newest {
         return Err(Refusal::FoldsAhead { folds, newest });
     }
+    let same =
+        |version: &&Arc<Version>| version.id == id && version.below == below.map_or(0, |below| below.number);
+    if let Some(there) = state.versions.values().rev().find(same) {
+        let there = Version::clone(there);
+        return Ok(publish_again(tx, state, &name, there, location, folds, keep));
+    }
+    let number = state.table.newest + 1;
+    // It must hide all that its base hides, or the active version: else those changes would reappear.
+    let at_least = below.map_or(state.folded().0, |below| below.folds);
     let folds = folds.max(at_least);
     let version = Version {
         number,
@@ -153,6 +165,7 @@ fn publish_version(tx: &mut Tx<'_>, state: &mut TableState, publish: Publish) ->
         folds,
         ready: Vec::new(),
         failed: Vec::new(),
+        activated: false,
     };
     state.table.newest = number;
     if keep > 0 || state.table.keep == 0 {
@@ -163,6 +176,30 @@ fn publish_version(tx: &mut Tx<'_>, state: &mut TableState, publish: Publish) ->
     Ok(number)
 }
 
+/// The content is there: it keeps its number, and members fetch it from where it is now. What they said was wrong with
+/// it may have been put right: their failures are forgotten, and they try again.
+fn publish_again(
+    tx: &mut Tx<'_>,
+    state: &mut TableState,
+    name: &str,
+    version: Version,
+    location: String,
+    folds: u64,
+    keep: u32,
+) -> u64 {
+    if keep > 0 && keep != state.table.keep {
+        state.table.keep = keep;
+        put_table(tx, state, name);
+    }
+    let number = version.number;
+    let moved = version.location != location || folds > version.folds;
+    if moved || !version.failed.is_empty() {
+        let folds = folds.max(version.folds);
+        put_version(tx, state, name, Version { location, folds, failed: Vec::new(), ..version }, moved);
+    }
+    number
+}
+
 fn describe(shape: &Shape) -> String {
     let width = match shape.width_plus_1 {
         0 => "any width".into(),
@@ -171,35 +208,66 @@ fn describe(shape: &Shape) -> String {
     format!("{} shards, values of {width}, {}", shape.shards, shape.codec)
 }
 
-fn mark_ready(tx: &mut Tx<'_>, state: &mut TableState, ready: &Ready) -> Result<u64, Refusal> {
-    let mut version = find(state, &ready.name, ready.version)?;
-    version.failed.retain(|failure| failure.member != ready.member);
-    check_reports(&version.ready)?;
-    if let Err(place) = version.ready.binary_search(&ready.member) {
-        version.ready.insert(place, ready.member);
+fn mark_ready(
+    tx: &mut Tx<'_>,
+    state: &mut TableState,
+    ready: &Ready,
+) -> Result<Result<u64, Refusal>, StoreError> {
+    let Ready { name, version: number, member, id } = ready;
+    let reported = reported_on(tx.view(), state, (name, *number, id), *member)?;
+    Ok(reported.map(|mut version| {
+        version.failed.retain(|failure| failure.member != *member);
+        if let Err(place) = version.ready.binary_search(member) {
+            version.ready.insert(place, *member);
+        }
+        put_version(tx, state, name, version, false);
+        *number
+    }))
+}
+
+/// The version that `member` reports on, without the reports of those who are no members any more: so there are never more
+/// than members.
+fn reported_on(
+    view: View<'_>,
+    state: &TableState,
+    (name, number, id): (&str, u64, &str),
+    member: u64,
+) -> Result<Result<Version, Refusal>, StoreError> {
+    let mut version = match find(state, name, number) {
+        Ok(version) => version,
+        Err(refusal) => return Ok(Err(refusal)),
+    };
+    if !id.is_empty() && id != version.id {
+        let (name, id, reported) = (name.into(), version.id, id.into());
+        return Ok(Err(Refusal::OtherContent { name, version: number, id, reported }));
     }
-    put_version(tx, state, &ready.name, version, false);
-    Ok(ready.version)
+    let members: BTreeSet<u64> = system::members(view)?.into_iter().map(|member| member.id).collect();
+    if !members.contains(&member) {
+        return Ok(Err(Refusal::NoMember { member }));
+    }
+    version.ready.retain(|ready| members.contains(ready));
+    version.failed.retain(|failure| members.contains(&failure.member));
+    Ok(Ok(version))
 }
 
-/// Refuses one more report than there can be members: the record must not grow without a bound.
-fn check_reports<T>(reports: &[T]) -> Result<(), Refusal> {
-    if reports.len() < REPORTS_MAX { Ok(()) } else { Err(Refusal::TooManyReports) }
-}
-
-fn mark_failed(tx: &mut Tx<'_>, state: &mut TableState, failed: Failed) -> Result<u64, Refusal> {
-    let Failed { name, version: number, member, mut reason, transient } = failed;
-    let mut version = find(state, &name, number)?;
+fn mark_failed(
+    tx: &mut Tx<'_>,
+    state: &mut TableState,
+    failed: Failed,
+) -> Result<Result<u64, Refusal>, StoreError> {
+    let Failed { name, version: number, member, mut reason, transient, id } = failed;
+    let reported = reported_on(tx.view(), state, (&name, number, &id), member)?;
     while reason.len() > REASON_MAX {
         reason.pop();
     }
-    version.ready.retain(|ready| *ready != member);
-    version.failed.retain(|failure| failure.member != member);
-    check_reports(&version.failed)?;
-    version.failed.push(Failure { member, reason, transient });
-    version.failed.sort_unstable_by_key(|failure| failure.member);
-    put_version(tx, state, &name, version, false);
-    Ok(number)
+    Ok(reported.map(|mut version| {
+        version.ready.retain(|ready| *ready != member);
+        version.failed.retain(|failure| failure.member != member);
+        version.failed.push(Failure { member, reason, transient });
+        version.failed.sort_unstable_by_key(|failure| failure.member);
+        put_version(tx, state, &name, version, false);
+        number
+    }))
 }
 
 fn activate_version(
@@ -222,10 +290,15 @@ fn activate_version(
             state.table.previous.push(before);
         }
         state.table.active = activate.version;
-        if state.versions.get(&before).is_some_and(|before| before.shape != version.shape) {
+        let of_another_shape =
+            state.versions.get(&before).is_some_and(|before| before.shape != version.shape);
+        if of_another_shape {
             // Changes of another shape cannot apply to it.
             version.folds = tx.next_revision().0;
-            put_version(tx, state, name, version, true);
+        }
+        if of_another_shape || !version.activated {
+            version.activated = true;
+            put_version(tx, state, name, version, of_another_shape);
         }
         settle(tx, state, name);
     }
@@ -296,6 +369,7 @@ fn drop_table(tx: &mut Tx<'_>, state: &mut TableState, name: &str) {
     for (key, _) in state.changed_keys() {
         tx.delete(&record::change_key(name, key));
     }
+    tx.put(&record::number_key(name), record::encode_number(state.table.newest));
     tx.change(record::table_key(name).into(), None);
 }
 
@@ -304,14 +378,18 @@ fn drop_table(tx: &mut Tx<'_>, state: &mut TableState, name: &str) {
 fn settle(tx: &mut Tx<'_>, state: &mut TableState, name: &str) {
     let keep = state.table.keep as usize;
     let excess = state.table.previous.len().saturating_sub(keep);
-    state.table.previous.drain(..excess);
-    // In use: the active version, those kept before it, newer ones not active yet, and the bases of all of
-    // these.
+    let dropped: BTreeSet<u64> = state.table.previous.drain(..excess).collect();
+    // In use: the active version, those to roll back to, as many as are kept beside them of those that were rolled back,
+    // those that were never active yet, and the bases of all of these.
     let active = state.table.active;
-    let roots = state.table.previous.iter().copied().chain([active]);
-    let newer = state.versions.keys().copied().filter(|number| *number > active);
+    let back: BTreeSet<u64> = state.table.previous.iter().copied().chain([active]).collect();
+    let others = state.versions.values().rev().filter(|version| !back.contains(&version.number));
+    let (been, waiting): (Vec<_>, Vec<_>) =
+        others.partition(|version| version.activated || dropped.contains(&version.number));
+    let been = been.into_iter().filter(|version| !dropped.contains(&version.number));
+    let beside = been.take(keep - state.table.previous.len()).chain(waiting).map(|version| version.number);
     let mut used = BTreeSet::new();
-    for root in roots.chain(newer).collect::<Vec<_>>() {
+    for root in back.iter().copied().chain(beside).collect::<Vec<_>>() {
         let mut number = root;
         while number != 0 && used.insert(number) {
             number = state.versions.get(&number).map_or(0, |version| version.below);

@@ -4,6 +4,7 @@
 //! ```text
 //! 0x04 't' name                  -> a table
 //! 0x04 'v' name, 0, u64 version  -> a version
+//! 0x04 'n' name                  -> varint, the newest number of a table that was dropped
 //! 0x04 'u' name, 0, u64 key      -> a change: varint revision, then 0 if deleted, or 1 and the value
 //! ```
 //!
@@ -26,6 +27,9 @@ pub(super) const TABLES: &[u8] = &[FACE, b't'];
 pub(super) const VERSIONS: &[u8] = &[FACE, b'v'];
 /// The prefix of all changes.
 pub(super) const CHANGES: &[u8] = &[FACE, b'u'];
+
+/// The prefix of the numbers of dropped tables.
+const NUMBERS: &[u8] = &[FACE, b'n'];
 
 /// A table.
 #[derive(Clone, PartialEq, Eq, Message)]
@@ -74,6 +78,9 @@ pub struct Version {
     /// The members that could not get them, by id.
     #[prost(message, repeated, tag = "9")]
     pub failed: Vec<Failure>,
+    /// It has been active.
+    #[prost(bool, tag = "10")]
+    pub activated: bool,
 }
 
 /// Why a member is not ready.
@@ -92,6 +99,21 @@ pub struct Failure {
 
 pub(super) fn table_key(name: &str) -> Vec<u8> {
     [TABLES, name.as_bytes()].concat()
+}
+
+/// Where the newest number of a dropped table is kept: a number names one content, for ever.
+pub(super) fn number_key(name: &str) -> Vec<u8> {
+    [NUMBERS, name.as_bytes()].concat()
+}
+
+pub(super) fn encode_number(number: u64) -> Bytes {
+    let mut out = Vec::new();
+    codec::put_varint(&mut out, number);
+    out.into()
+}
+
+pub(super) fn decode_number(record: Bytes) -> Result<u64, Malformed> {
+    Reader::new(record, "dropped table's number").varint()
 }
 
 fn versions_prefix(name: &str) -> Vec<u8> {

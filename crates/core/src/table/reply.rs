@@ -32,9 +32,24 @@ pub enum Refusal {
         /// How many were asked for.
         keep: u32,
     },
-    /// More members have reported on the version than a cluster can have.
-    #[error("too many members have reported on this version")]
-    TooManyReports,
+    /// A report of somebody who is no member, or is none any more.
+    #[error("{member:016x} is no member: its report on a version does not count")]
+    NoMember {
+        /// The id in the report.
+        member: u64,
+    },
+    /// A report on another content: the number was given to it before.
+    #[error("version {version} of table {name:?} is {id}, the report is on {reported}")]
+    OtherContent {
+        /// The table.
+        name: String,
+        /// The version.
+        version: u64,
+        /// Its content.
+        id: String,
+        /// The content that the report is on.
+        reported: String,
+    },
     /// No such table.
     #[error("there is no table {0:?}")]
     NoTable(String),

@@ -1,9 +1,9 @@
 //! Commands of the table face in golden scripts, see [`crate::golden`].
 //!
 //! ```text
-//! members A,B,...
+//! members A,B,...   remove-member A
 //! publish TABLE ID [over=ID] [width=N] [shards=N] [folds=REVISION] [new-shape] [keep=N]
-//! ready TABLE VERSION MEMBER   failed TABLE VERSION MEMBER REASON
+//! ready TABLE VERSION MEMBER [id=ID]   failed TABLE VERSION MEMBER REASON
 //! activate TABLE VERSION [without-waiting]   rollback TABLE   drop TABLE [VERSION]
 //! write TABLE KEY=VALUE ... -KEY ...
 //! show (the tables as lookups see them)
@@ -26,14 +26,18 @@ fn run(world: &mut World<'_>, line: &Line<'_>) -> bool {
     let name = || words[0].to_owned();
     match *command {
         "members" => rest.split(',').for_each(|letter| set_member(world, letter)),
+        "remove-member" => {
+            world.apply(system::Operation::RemoveMember(id(rest)).into_command());
+        }
         "publish" => apply(world, Operation::Publish(publish(line))),
         "ready" => {
             let (version, member) = (line.number(1), id(words[2]));
-            apply(world, Operation::Ready(Ready { name: name(), version, member }));
+            let id = line.option("id").unwrap_or_default().into();
+            apply(world, Operation::Ready(Ready { name: name(), version, member, id }));
         }
         "failed" => {
             let (version, member, reason) = (line.number(1), id(words[2]), words[3..].join(" "));
-            let failed = Failed { name: name(), version, member, reason, transient: false };
+            let failed = Failed { name: name(), version, member, reason, ..Failed::default() };
             apply(world, Operation::Failed(failed));
         }
         "activate" => {

@@ -174,6 +174,7 @@ fn version_info(library: &Library, members: &[Member], name: &str, version: &Ver
         transient: failure.transient,
         name: label(failure.member),
     };
+    let is_member = |id: &u64| members.iter().any(|member| member.id == *id);
     let said =
         |id: u64| version.ready.contains(&id) || version.failed.iter().any(|failure| failure.member == id);
     let waiting = members.iter().filter(|member| !member.learner && !said(member.id)).map(Member::label);
@@ -183,8 +184,14 @@ fn version_info(library: &Library, members: &[Member], name: &str, version: &Ver
         below: version.below,
         location: version.location.clone(),
         folds_revision: version.folds,
-        ready_members: version.ready.clone(),
-        failed_members: version.failed.iter().map(failed).collect(),
+        // Who has left may have reported before.
+        ready_members: version.ready.iter().copied().filter(is_member).collect(),
+        failed_members: version
+            .failed
+            .iter()
+            .filter(|failure| is_member(&failure.member))
+            .map(failed)
+            .collect(),
         loaded_here: library.get(name, version).is_some(),
         waiting: waiting.collect(),
         ..Default::default()
