@@ -1,6 +1,6 @@
 //! Tables whose published place is gone: replicas fetch the files from each other.
 
-use crate::harness::{Cluster, start, wait};
+use crate::harness::{Cluster, PROGRAM, start, wait};
 use crate::table::{build_base, loaded, path, quoin, shown};
 use anyhow::{Context, Result, ensure};
 use std::fs;
@@ -84,4 +84,35 @@ async fn a_node_is_not_ready_while_an_active_table_is_not_loaded() -> Result<()>
     cluster.wait_ready(1)?;
     ensure!(shown(&cluster, 1, &[7]).await? == (1, vec!["a007".into()]));
     Ok(())
+}
+
+/// A backup has no files: it names them by content, so they may be anywhere when it is restored.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restored_backup_gets_its_tables_from_wherever_the_same_content_is_published() -> Result<()> {
+    let cluster = Cluster::dev(PROGRAM, &[])?;
+    let folder = tempfile::tempdir()?;
+    let (built, backup) = (build_base(folder.path(), 'a')?, folder.path().join("backup"));
+    quoin(&["table", "publish", path(&built)?, "--activate", "--endpoints", &cluster.endpoints()])?;
+    quoin(&["table", "set", "t", "8=new8", "--endpoints", &cluster.endpoints()])?;
+    quoin(&["snapshot", "save", path(&backup)?, "--endpoints", &cluster.endpoints()])?;
+    cluster.stop_all()?;
+    let archive = folder.path().join("archive");
+    fs::rename(&built, &archive)?;
+
+    let mut restored = Cluster::new_dev(PROGRAM, &[])?;
+    let done = restored.command_of(&["snapshot", "restore", path(&backup)?], 0).output()?;
+    ensure!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    restored.spawn(0)?;
+    wait("it to say what is missing", || async {
+        let page = restored.page(0, "/readyz")?;
+        ensure!(page.status == 503 && page.body.contains("is not loaded yet: t 1"), "{}", page.body);
+        Ok(())
+    })
+    .await?;
+    let publish = ["table", "publish", path(&archive)?, "--endpoints", &restored.endpoints()];
+    let said = quoin(&publish)?;
+    ensure!(said.contains("published version 1 "), "{said}");
+    restored.wait_ready(0)?;
+    ensure!(shown(&restored, 0, &[7, 8]).await? == (1, vec!["a007".into(), "new8".into()]));
+    restored.stop_all()
 }
