@@ -41,7 +41,7 @@ fn flush(shared: &Shared, sealed: &Sealed) -> lsm_tree::Result<()> {
     // The engine would leave a part of the file behind, at each attempt.
     shared.room.check(sealed.memtable.size())?;
     let mut collector = Collector::new(shared.retentions.effective(), false);
-    shared.tree.flush(sealed.memtable.items.iter().filter_map(|entry| {
+    shared.tree.flush(sealed.memtable.entries().items.iter().filter_map(|entry| {
         if shared.signals.stopping() {
             return Some(Err(lsm_tree::Error::Io(Interrupted.into())));
         }

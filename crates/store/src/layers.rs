@@ -9,9 +9,9 @@
 //! has a version of the key at or below its sequence.
 
 use crate::damage::TableError;
+use crate::memtable::{self, Memtable};
 use crate::scan::{Layer, MemtableLayer, Merge, RunLayer};
-use lsm_tree::table::filter::standard_bloom::Builder as Bloom;
-use lsm_tree::{AbstractTree, AnyTree, Memtable, Slice, Table, ValueType};
+use lsm_tree::{AbstractTree, AnyTree, Slice, Table};
 use quoin_core::store::Order;
 use quoin_core::{Index, StoreError};
 use std::sync::Arc;
@@ -55,13 +55,13 @@ impl Layers {
 
     /// The newest stored value of `key` below `limit`, header included.
     pub(crate) fn find(&self, key: &Slice, limit: u64) -> Result<Option<Slice>, StoreError> {
+        let hashed = memtable::hash(key);
         let sealed = self.sealed.iter().rev().map(|sealed| &sealed.memtable);
-        let found = std::iter::once(&self.active)
-            .chain(sealed)
-            .find_map(|memtable| memtable_get(memtable, key, limit));
+        let found =
+            std::iter::once(&self.active).chain(sealed).find_map(|memtable| memtable.get(key, hashed, limit));
         match found {
             Some(stored) => Ok(Some(stored)),
-            None => self.tables.get(key, limit).map_err(|error| StoreError::new("read", error)),
+            None => self.tables.get(key, hashed, limit).map_err(|error| StoreError::new("read", error)),
         }
     }
 
@@ -94,14 +94,13 @@ impl Tables {
         }
     }
 
-    fn get(&self, key: &Slice, limit: u64) -> Result<Option<Slice>, TableError> {
-        let hash = Bloom::get_hash(key);
+    fn get(&self, key: &Slice, hashed: u64, limit: u64) -> Result<Option<Slice>, TableError> {
         for run in &self.runs {
             let at = run.partition_point(|table| table.metadata.key_range.max() < key);
             let Some(table) = run.get(at).filter(|table| table.metadata.key_range.min() <= key) else {
                 continue;
             };
-            let found = table.get(key, limit, hash).map_err(|source| TableError::refused(table, source))?;
+            let found = table.get(key, limit, hashed).map_err(|source| TableError::refused(table, source))?;
             if let Some(found) = found {
                 return Ok(Some(found.value));
             }
@@ -128,13 +127,4 @@ fn overlapping<'a>(run: &'a Run, from: &Slice, to: Option<&Slice>) -> &'a [Table
         None => run.len(),
     };
     run.get(first..end).unwrap_or_default()
-}
-
-fn memtable_get(memtable: &Memtable, key: &Slice, limit: u64) -> Option<Slice> {
-    // A key's versions are ordered newest first, so the first one from here on is the newest below the limit.
-    let newest =
-        lsm_tree::InternalValue::from_components(key.clone(), Slice::empty(), limit - 1, ValueType::Value)
-            .key;
-    let entry = memtable.items.range(newest..).next()?;
-    (entry.key().user_key == *key).then(|| entry.value().clone())
 }

@@ -6,9 +6,8 @@
 //! Reading order, from the surface down:
 //! - [`store`] and [`options`]: what callers see.
 //! - [`record`]: the layout of keys and values.
-//! - [`shared`]: reads, writes and back-pressure, over [`layers`] and [`scan`] (what a reader searches),
-//!   [`rows`]
-//!   (recently read values), [`retention`] (what may be dropped), [`published`], [`tree`] and [`signals`].
+//! - [`shared`]: reads, writes and back-pressure, over [`layers`], [`memtable`] and [`scan`] (what a reader searches),
+//!   [`rows`] (recently read values), [`retention`] (what may be dropped), [`published`], [`tree`] and [`signals`].
 //! - [`threads`], [`flusher`] and [`compactor`]: the background; [`reclaim`] and [`room`]: how it gives space
 //!   back, and what it does where there is little; [`scrub`]: reading files again.
 //! - [`open`] and [`damage`]: opening a store, and naming the damaged file if that fails.
@@ -25,6 +24,7 @@ mod folder;
 mod import;
 mod inspect;
 mod layers;
+mod memtable;
 mod open;
 mod options;
 mod published;

@@ -4,9 +4,9 @@
 //! layers ([`Published::drop_retired`]), so that no reader pays for deleting files.
 
 use crate::layers::{Layers, Sealed};
+use crate::memtable::Memtable;
 use crate::tree::Tree;
 use arc_swap::{ArcSwap, Guard};
-use lsm_tree::Memtable;
 use parking_lot::Mutex;
 use quoin_core::Index;
 use std::sync::Arc;
@@ -18,17 +18,20 @@ use std::time::Instant;
 pub(crate) struct Published {
     current: ArcSwap<Layers>,
     memtable_ids: AtomicU64,
+    memtable_bytes: u64,
     /// Replaced layers. Locked while new tables are read from the tree and published, so that an older list
     /// never replaces a newer one.
     retired: Mutex<Vec<Arc<Layers>>>,
 }
 
 impl Published {
-    /// The tree's tables below an empty memtable.
-    pub(crate) fn new(tree: &Tree) -> Self {
+    /// The tree's tables below an empty memtable; memtables are to grow to about `memtable_bytes`.
+    pub(crate) fn new(tree: &Tree, memtable_bytes: u64) -> Self {
+        let active = Arc::new(Memtable::new(0, memtable_bytes));
         Self {
-            current: ArcSwap::from_pointee(Layers::new(Arc::new(Memtable::new(0)), tree.tables())),
+            current: ArcSwap::from_pointee(Layers::new(active, tree.tables())),
             memtable_ids: 1.into(),
+            memtable_bytes,
             retired: Mutex::default(),
         }
     }
@@ -46,7 +49,7 @@ impl Published {
     /// Seals the active memtable, which holds the effects of the log entries up to `index`, and begins a new
     /// one.
     pub(crate) fn seal(&self, index: Index) {
-        let fresh = Arc::new(Memtable::new(self.memtable_ids.fetch_add(1, Relaxed)));
+        let fresh = Arc::new(Memtable::new(self.memtable_ids.fetch_add(1, Relaxed), self.memtable_bytes));
         self.current.rcu(|layers| {
             let mut next = Layers::clone(layers);
             next.sealed.push(Arc::new(Sealed { memtable: layers.active.clone(), index }));

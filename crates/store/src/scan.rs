@@ -5,7 +5,8 @@
 //! those.
 
 use crate::damage::TableError;
-use lsm_tree::{InternalValue, Memtable, Slice, Table, ValueType};
+use crate::memtable::Memtable;
+use lsm_tree::{InternalValue, Slice, Table, ValueType};
 use quoin_core::StoreError;
 use quoin_core::store::Order;
 use std::cmp::Ordering;
@@ -57,7 +58,7 @@ impl MemtableLayer {
 
     fn refill(&mut self) {
         let bounds = (self.from.as_ref().map(|entry| &entry.key), self.to.as_ref().map(|entry| &entry.key));
-        let mut range = self.memtable.items.range::<_, _>((bounds.0.cloned(), bounds.1.cloned()));
+        let mut range = self.memtable.entries().items.range::<_, _>((bounds.0.cloned(), bounds.1.cloned()));
         for _ in 0..self.chunk_size {
             let entry = match self.order {
                 Order::Ascending => range.next(),

@@ -52,7 +52,7 @@ impl Shared {
         options: StoreOptions,
     ) -> Self {
         Self {
-            layers: Published::new(&tree),
+            layers: Published::new(&tree, options.memtable_bytes),
             rows: Rows::new(options.cache_bytes / 4),
             options,
             tree,
