@@ -156,6 +156,16 @@ impl Faces {
         }
     }
 
+    /// See [`crate::Machines::set_ledger_cache_bytes`].
+    pub(crate) fn set_ledger_cache_bytes(&mut self, bytes: usize) {
+        self.ledger.set_cache_bytes(bytes);
+    }
+
+    /// See [`crate::Machines::warm`].
+    pub(crate) fn warm(&mut self, view: View<'_>) -> Result<bool, StoreError> {
+        self.ledger.warm(view)
+    }
+
     /// When the next lease, key, node or pending transfer may expire; never later than it does.
     pub(crate) fn next_deadline(&self) -> Option<Stamp> {
         let deadlines = [self.kv.next_deadline(), self.route.next_deadline(), self.ledger.next_deadline()];

@@ -51,6 +51,20 @@ impl Machines {
         Ok(Self { progress, faces })
     }
 
+    /// Bounds the memory that the ledger takes for accounts, in bytes. To be called before anything is applied.
+    pub fn set_ledger_cache_bytes(&mut self, bytes: usize) {
+        self.faces.set_ledger_cache_bytes(bytes);
+    }
+
+    /// Reads a little of the state into memory, as far as it has its place there: about a millisecond of work, for
+    /// times when there is none. False once there is nothing left to do.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub fn warm(&mut self, store: &dyn Store) -> Result<bool, StoreError> {
+        self.faces.warm(View::new(store, self.progress.sequence))
+    }
+
     /// The last applied entry and the numbers it reached.
     pub fn progress(&self) -> Progress {
         self.progress

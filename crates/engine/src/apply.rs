@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 /// One replica's machines, and who waits for which entry.
 pub struct Applier {
     machines: Machines,
+    ledger_cache_bytes: Option<usize>,
     /// By the index of their entry.
     expectations: BTreeMap<u64, Vec<Expectation>>,
     /// Each with the tick at which it came.
@@ -51,7 +52,22 @@ impl Applier {
     /// The store cannot be read.
     pub fn open(store: &dyn Store) -> Result<Self, StoreError> {
         let (machines, expectations) = (Machines::open(store)?, BTreeMap::new());
-        Ok(Self { machines, expectations, barriers: Vec::new(), tick: 0, observer: None })
+        let ledger_cache_bytes = None;
+        Ok(Self { machines, ledger_cache_bytes, expectations, barriers: Vec::new(), tick: 0, observer: None })
+    }
+
+    /// Bounds the memory that the ledger takes for accounts, in bytes. To be called before anything is applied.
+    pub fn set_ledger_cache_bytes(&mut self, bytes: usize) {
+        self.ledger_cache_bytes = Some(bytes);
+        self.machines.set_ledger_cache_bytes(bytes);
+    }
+
+    /// See [`Machines::warm`].
+    ///
+    /// # Errors
+    /// The store failed.
+    pub fn warm(&mut self, store: &dyn Store) -> Result<bool, StoreError> {
+        self.machines.warm(store)
     }
 
     /// From now on `observer` is told of each entry.
@@ -168,6 +184,9 @@ impl Applier {
     /// The new store cannot be read.
     pub fn installed(&mut self, store: &dyn Store) -> Result<(), StoreError> {
         self.machines = Machines::open(store)?;
+        if let Some(bytes) = self.ledger_cache_bytes {
+            self.machines.set_ledger_cache_bytes(bytes);
+        }
         let applied = self.progress().index.0;
         let later = self.expectations.split_off(&(applied + 1));
         let covered = std::mem::replace(&mut self.expectations, later);

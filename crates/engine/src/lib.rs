@@ -57,7 +57,9 @@ pub use propose::ProposeError;
 pub use read::{Consistency, ReadError, ReadView};
 pub use resume::{OpenError, configuration_of, resume};
 pub use scrub::Damage;
-pub use settings::{HistoryConfig, Limits, LogConfig, RaftConfig, ScrubConfig, Settings, StoreConfig};
+pub use settings::{
+    HistoryConfig, LedgerConfig, Limits, LogConfig, RaftConfig, ScrubConfig, Settings, StoreConfig,
+};
 pub use start::{Opened, Running};
 pub use status::{RaftStatus, Status};
 pub use surroundings::{Request, Surroundings};

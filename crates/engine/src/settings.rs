@@ -54,6 +54,8 @@ pub struct Settings {
     pub log: LogConfig,
     /// The store on disk.
     pub store: StoreConfig,
+    /// The ledger.
+    pub ledger: LedgerConfig,
     /// How much of the past is kept.
     pub history: HistoryConfig,
     /// Reading files again.
@@ -120,6 +122,21 @@ settings! {
         /// Bytes of free disk below which writes are refused with NOSPACE. Default 256 MiB, at least 0, at
         /// most 1024 TiB.
         pub reserve_bytes: u64 = 256 << 20,
+    }
+}
+
+settings! {
+    /// The ledger.
+    pub struct LedgerConfig in "ledger." {
+        /// Bytes of accounts that are kept in memory, 96 for each: a transfer between others reads them from the store,
+        /// which takes many times as long. After a start they are read in the background. Default 1 GiB, at least 0,
+        /// which keeps 65536 accounts, at most 256 GiB.
+        pub cache_bytes: u64 = 1 << 30,
+        /// Serve the paths of the balance service rt-balance on listen_http too, /account:transfer and the like, for
+        /// clients that were written for it. Default false.
+        pub rt_balance: bool = false,
+        /// The currency of accounts that are created over those paths without one. Default USD.
+        pub rt_balance_currency: String = "USD".into(),
     }
 }
 

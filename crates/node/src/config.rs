@@ -8,7 +8,9 @@ use crate::addresses;
 use crate::tls::{self, TlsConfig};
 use quoin_core::kv::KEY_BYTES_MAX;
 use quoin_core::limits::REQUEST_BYTES_MAX;
-use quoin_engine::{HistoryConfig, Limits, LogConfig, RaftConfig, ScrubConfig, Settings, StoreConfig};
+use quoin_engine::{
+    HistoryConfig, LedgerConfig, Limits, LogConfig, RaftConfig, ScrubConfig, Settings, StoreConfig,
+};
 use quoin_library::TableConfig;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -55,6 +57,8 @@ quoin_engine::settings! {
         pub log: LogConfig = LogConfig::default(),
         /// The store on disk.
         pub store: StoreConfig = StoreConfig::default(),
+        /// The ledger.
+        pub ledger: LedgerConfig = LedgerConfig::default(),
         /// How much of the past is kept.
         pub history: HistoryConfig = HistoryConfig::default(),
         /// Reading files again.
@@ -77,6 +81,7 @@ pub static SETTINGS: LazyLock<Vec<(&'static str, &'static str)>> = LazyLock::new
         "raft" => RaftConfig::SETTINGS.to_vec(),
         "log" => LogConfig::SETTINGS.to_vec(),
         "store" => StoreConfig::SETTINGS.to_vec(),
+        "ledger" => LedgerConfig::SETTINGS.to_vec(),
         "history" => HistoryConfig::SETTINGS.to_vec(),
         "scrub" => ScrubConfig::SETTINGS.to_vec(),
         "table" => TableConfig::SETTINGS.to_vec(),
@@ -145,6 +150,7 @@ impl Config {
             raft: self.raft.clone(),
             log: self.log.clone(),
             store: self.store.clone(),
+            ledger: self.ledger.clone(),
             history: self.history.clone(),
             scrub: self.scrub.clone(),
             limits: self.limits.clone(),
@@ -199,7 +205,7 @@ impl Config {
 
     /// Every number with its range: whatever is outside of it cannot work.
     fn bounds(&self) -> Vec<(&'static str, u64, RangeInclusive<u64>)> {
-        let Self { raft, log, store, history, scrub, table, limits, .. } = self;
+        let Self { raft, log, store, ledger, history, scrub, table, limits, .. } = self;
         let bound = |setting, value: usize, from: u64, to: u64| {
             (setting, u64::try_from(value).unwrap_or(u64::MAX), from..=to)
         };
@@ -223,6 +229,7 @@ impl Config {
             ("store.memtable_bytes", store.memtable_bytes, 64 << 10..=4 << 30),
             ("store.quota_bytes", store.quota_bytes, quota_least..=1 << 50),
             ("store.reserve_bytes", store.reserve_bytes, 0..=1 << 50),
+            ("ledger.cache_bytes", ledger.cache_bytes, 0..=256 << 30),
             // In milliseconds it fits into a stamp.
             ("history.keep_s", history.keep_s, 0..=1_000_000_000),
             ("history.keep_revisions", history.keep_revisions, 0..=1_000_000_000_000),

@@ -32,16 +32,16 @@ pub(super) fn amount(options: Options, most: u128, giver: &Slot, taker: &Slot) -
 impl Slot {
     /// How much it may give.
     fn debits_left(&self) -> u128 {
-        let balances = &self.balances;
+        let balances = self.balances();
         let spent = balances.debits_posted.saturating_add(balances.debits_pending);
-        balances.credits_posted.saturating_add(self.allowance.unwrap_or(0)).saturating_sub(spent)
+        balances.credits_posted.saturating_add(self.allowance().unwrap_or(0)).saturating_sub(spent)
     }
 
     /// How much it may take.
     fn credits_left(&self) -> u128 {
-        let balances = &self.balances;
+        let balances = self.balances();
         let taken = balances.credits_posted.saturating_add(balances.credits_pending);
-        let ceiling = if self.ceiling == u128::MAX { 0 } else { self.ceiling };
+        let ceiling = Some(self.ceiling()).filter(|ceiling| *ceiling != u128::MAX).unwrap_or(0);
         balances.debits_posted.saturating_add(ceiling).saturating_sub(taken)
     }
 }

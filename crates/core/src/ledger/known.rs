@@ -108,7 +108,7 @@ impl Run<'_, '_> {
     fn stored_detail(&mut self, entry: &Entry) -> Result<Option<Box<Detail>>, StoreError> {
         let Some(resolution) = entry.effect() else { return Ok(None) };
         let place = self.account(resolution.debit)?.expect("accounts are never removed");
-        let (currency, scale) = (self.hot.get(place).currency, self.hot.get(place).scale);
+        let (currency, scale) = (self.hot.get(place).currency(), self.hot.get(place).scale());
         let after = |account| query::balances_after(self.tx.view(), account, entry.revision, entry.position);
         let (debit, credit) = (after(resolution.debit)?, after(resolution.credit)?);
         Ok(Some(Box::new(Detail { resolution, currency, scale, debit, credit })))

@@ -20,6 +20,7 @@ use super::reply::{AccountCode, Done, Reply, Response};
 use super::run::Run;
 use super::stretch::Stretch;
 use super::transfer::{self, Decoded, Key, Kind, REFERENCE_BYTES_MAX, Transfer};
+use super::warming::Warming;
 use crate::expiry::{Expiry, ExpiryIndex};
 use crate::limits::COMMAND_BYTES_MAX;
 use crate::store::{StoreError, View};
@@ -39,6 +40,7 @@ pub const NUMBER_BYTES_MAX: usize = 64;
 #[derive(Debug)]
 pub struct Machine {
     hot: Hot,
+    warming: Warming,
     stretch: Stretch,
     /// The store says that nothing is known of ids by their order.
     unordered: bool,
@@ -57,7 +59,18 @@ impl Machine {
         let unordered = view.get(record::CEILING_KEY)?.is_some_and(|ceiling| *ceiling == [0xff; 16]);
         let (stretch, fences) = (Stretch::open(view, stamp)?, Fences::open(view)?);
         let indexes = Indexes::read(view)?;
-        Ok(Self { hot: Hot::default(), stretch, unordered, expiries, fences, indexes })
+        let (hot, warming) = (Hot::default(), Warming::default());
+        Ok(Self { hot, warming, stretch, unordered, expiries, fences, indexes })
+    }
+
+    /// Bounds the memory for accounts, in bytes. To be called before anything is applied.
+    pub(crate) fn set_cache_bytes(&mut self, bytes: usize) {
+        self.hot.set_bytes_max(bytes);
+    }
+
+    /// Reads some accounts into memory; false once there is nothing left to do.
+    pub(crate) fn warm(&mut self, view: View<'_>) -> Result<bool, StoreError> {
+        self.warming.step(view, &mut self.hot)
     }
 
     /// When the next pending transfer may expire; never later than it does.
@@ -201,7 +214,7 @@ impl Machine {
         if known.status() == Status::Closed {
             return Ok(Err(AccountCode::Closed));
         }
-        let balances = &self.hot.get(place).balances;
+        let balances = self.hot.get(place).balances();
         let pending = balances.debits_pending > 0 || balances.credits_pending > 0;
         if account.status() == Status::Closed
             && (pending || balances.debits_posted != balances.credits_posted)

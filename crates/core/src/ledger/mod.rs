@@ -6,7 +6,7 @@
 //! `reverts.rs` for the transfers of these names, with `options.rs`; `query.rs` and `past.rs` are how the store is read,
 //! `lookup.rs`, `search.rs`, `plan.rs` and `directory.rs` how many transfers and accounts are found,
 //! `record.rs` and `journal.rs` are its bytes, `extra.rs` what is the clients' own;
-//! `currency.rs` is units and decimal amounts, `hot.rs` a cache, `stretch.rs` tells new ids without a lookup,
+//! `currency.rs` is units and decimal amounts, `hot.rs` a cache, which `warming.rs` fills, `stretch.rs` tells new ids without a lookup,
 //! `fence.rs` keeps streams in order, `dry_run.rs` answers without recording,
 //! `times.rs` and `imports.rs` are the client's times.
 //!
@@ -50,6 +50,7 @@ mod stretch;
 mod times;
 mod transfer;
 mod transfers;
+mod warming;
 
 pub use code::Code;
 pub use command::{Amount, NewAccount, NewCurrency, Operation, Rule, SetIndexes, Status, UpdateAccount};

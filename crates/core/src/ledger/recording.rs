@@ -11,7 +11,7 @@ use super::currency::Currency;
 use super::journal;
 use super::record::{self, IDS, PENDING, PendingState};
 use super::reply::TransferReply;
-use super::run::{Effect, Link, Member, Run};
+use super::run::{Effect, Link, Member, Run, Touch};
 use super::transfer::Kind;
 use crate::types::{Revision, Stamp};
 use bytes::Bytes;
@@ -40,9 +40,9 @@ impl Run<'_, '_> {
         let mut detail = None;
         if let Some(effect) = effect {
             for place in [effect.debit, effect.credit] {
-                let slot = self.hot.get_mut(place);
-                let link = Link { position, previous: slot.link };
-                slot.link = u32::try_from(self.links.len()).expect("a command is bounded");
+                let touch = &mut self.touched[self.hot.get(place).touch as usize];
+                let link = Link { position, previous: touch.link };
+                touch.link = u32::try_from(self.links.len()).expect("a command is bounded");
                 self.links.push(link);
             }
             detail = effect.detail;
@@ -85,13 +85,15 @@ impl Run<'_, '_> {
     }
 
     fn write_histories(&mut self, revision: Revision) {
-        let hot = &*self.hot;
-        self.touched.sort_unstable_by_key(|place| hot.get(*place).id);
+        // In key order, which the store takes fastest.
+        let mut order: Vec<(u128, usize)> =
+            self.touched.iter().enumerate().map(|(place, touch)| (touch.id, place)).collect();
+        order.sort_unstable();
         let (stamp, mut positions) = (self.tx.stamp(), Vec::new());
-        for place in &self.touched {
-            let slot = hot.get(*place);
+        for (id, place) in order {
+            let touch = &self.touched[place];
             positions.clear();
-            let mut link = slot.link;
+            let mut link = touch.link;
             while let Some(Link { position, previous }) = self.links.get(link as usize) {
                 positions.push(*position);
                 link = *previous;
@@ -101,8 +103,9 @@ impl Run<'_, '_> {
                 continue;
             }
             positions.reverse();
-            let record = record::encode_history(stamp, &slot.balances, &positions, slot.closed);
-            self.tx.put(&record::history_key(slot.id, revision), record);
+            let slot = self.hot.get(touch.place);
+            let record = record::encode_history(stamp, &slot.balances(), &positions, slot.closed);
+            self.tx.put(&record::history_key(id, revision), record);
         }
     }
 
@@ -121,18 +124,18 @@ impl Run<'_, '_> {
     /// The balances of each currency summed to zero before the command, so they must after it.
     fn assert_sums(&self) {
         let mut sums: Vec<(Currency, u128, u128)> = Vec::new();
-        for place in &self.touched {
+        for Touch { place, before, .. } in &self.touched {
             let slot = self.hot.get(*place);
-            let (before, after) = (&slot.before, &slot.balances);
+            let after = slot.balances();
             let grown = |after: u128, before: u128| after.wrapping_sub(before);
             let posted = grown(after.credits_posted, before.credits_posted)
                 .wrapping_sub(grown(after.debits_posted, before.debits_posted));
             let pending = grown(after.credits_pending, before.credits_pending)
                 .wrapping_sub(grown(after.debits_pending, before.debits_pending));
-            let sum = match sums.iter_mut().find(|(currency, ..)| *currency == slot.currency) {
+            let sum = match sums.iter_mut().find(|(currency, ..)| *currency == slot.currency()) {
                 Some(sum) => sum,
                 None => {
-                    sums.push((slot.currency, 0, 0));
+                    sums.push((slot.currency(), 0, 0));
                     sums.last_mut().expect("just pushed")
                 }
             };

@@ -38,8 +38,8 @@ pub(super) struct Run<'m, 's> {
     /// `ids` by id, made once an id comes that is not known to be new.
     pub(super) places: Option<HashMap<u128, u32>>,
     pub(super) links: Vec<Link>,
-    /// The places of the accounts touched.
-    pub(super) touched: Vec<u32>,
+    /// The accounts touched.
+    pub(super) touched: Vec<Touch>,
     /// The pending transfers made or ended.
     pub(super) pendings: BTreeMap<u128, PendingRecord>,
     /// The present group's changes, to undo if one of its transfers is refused.
@@ -114,6 +114,20 @@ impl<'m, 's> Run<'m, 's> {
     pub(super) fn account(&mut self, id: u128) -> Result<Option<u32>, StoreError> {
         self.hot.find(self.tx.view(), id, self.now)
     }
+}
+
+/// No transfer of this command has touched the account.
+pub(super) const NO_LINK: u32 = u32::MAX;
+
+/// An account that the command has touched. The slot says which of them is its own; a slot that was not touched says
+/// what is not true.
+pub(super) struct Touch {
+    pub(super) place: u32,
+    pub(super) id: u128,
+    /// The balances before the command.
+    pub(super) before: Balances,
+    /// The newest of the command's transfers that touched it.
+    pub(super) link: u32,
 }
 
 /// A transfer that touched an account, and the previous one: a list per account, newest first.

@@ -11,12 +11,11 @@ use super::balancing;
 use super::code::Code;
 use super::command::Status;
 use super::currency::Currency;
-use super::hot::NO_LINK;
 use super::journal::{Entry, Resolution};
 use super::options::Options;
 use super::record::{self, Balances, Closing, PENDING, PendingRecord, PendingState};
 use super::reply::Detail;
-use super::run::{Effect, Member, Run};
+use super::run::{Effect, Member, NO_LINK, Run, Touch};
 use super::transfer::{Kind, Transfer};
 use crate::store::StoreError;
 use crate::types::Revision;
@@ -161,7 +160,7 @@ impl Run<'_, '_> {
         } else {
             amount
         };
-        let (mut giver, mut taker) = (self.hot.get(from).balances, self.hot.get(to).balances);
+        let (mut giver, mut taker) = (self.hot.get(from).balances(), self.hot.get(to).balances());
         let (debits, credits) = if pending {
             (&mut giver.debits_pending, &mut taker.credits_pending)
         } else {
@@ -179,12 +178,12 @@ impl Run<'_, '_> {
         let Some(taken) = taker.credits_posted.checked_add(taker.credits_pending) else {
             return Ok(Err(Code::Overflow));
         };
-        if let Some(allowance) = self.hot.get(from).allowance
+        if let Some(allowance) = self.hot.get(from).allowance()
             && spent > giver.credits_posted.saturating_add(allowance)
         {
             return Ok(Err(Code::InsufficientFunds));
         }
-        if taken > taker.debits_posted.saturating_add(self.hot.get(to).ceiling) {
+        if taken > taker.debits_posted.saturating_add(self.hot.get(to).ceiling()) {
             return Ok(Err(Code::MaximumExceeded));
         }
         let resolution = Resolution { debit, credit, amount, pending_amount: 0 };
@@ -195,7 +194,7 @@ impl Run<'_, '_> {
 
     fn check_open(&self, from: u32, to: u32, currency: Option<Currency>) -> Result<(), Code> {
         let (giver, taker) = (self.hot.get(from), self.hot.get(to));
-        if giver.currency != taker.currency || currency.is_some_and(|named| named != giver.currency) {
+        if giver.currency() != taker.currency() || currency.is_some_and(|named| named != giver.currency()) {
             return Err(Code::CurrencyMismatch);
         }
         if giver.closed {
@@ -204,7 +203,7 @@ impl Run<'_, '_> {
         if taker.closed {
             return Err(Code::CreditClosed);
         }
-        match (giver.status, taker.status) {
+        match (giver.status(), taker.status()) {
             (Status::Active, Status::Active) => Ok(()),
             (Status::Frozen, _) => Err(Code::DebitFrozen),
             (Status::Closed, _) => Err(Code::DebitClosed),
@@ -243,14 +242,14 @@ impl Run<'_, '_> {
         }
         let from = self.account(pending.debit)?.expect("accounts are never removed");
         let to = self.account(pending.credit)?.expect("accounts are never removed");
-        let currency = transfer.currency.is_some_and(|named| named != self.hot.get(from).currency);
+        let currency = transfer.currency.is_some_and(|named| named != self.hot.get(from).currency());
         if currency {
             return Ok(Err(Code::CurrencyMismatch));
         }
         if posting && let Err(code) = self.check_open(from, to, transfer.currency) {
             return Ok(Err(code));
         }
-        let (mut giver, mut taker) = (self.hot.get(from).balances, self.hot.get(to).balances);
+        let (mut giver, mut taker) = (self.hot.get(from).balances(), self.hot.get(to).balances());
         giver.debits_pending -= pending.amount;
         taker.credits_pending -= pending.amount;
         // The pending amount counted against the same bound, so posting it cannot overflow.
@@ -313,18 +312,17 @@ impl Run<'_, '_> {
         wanted: bool,
     ) -> Effect {
         for (place, balances) in [(from, giver), (to, taker)] {
-            let (now, slot) = (self.now, self.hot.get_mut(place));
-            if slot.touched != now {
-                slot.touched = now;
-                slot.before = slot.balances;
-                slot.link = NO_LINK;
-                self.touched.push(place);
+            let slot = self.hot.get_mut(place);
+            let before = slot.balances();
+            if self.touched.get(slot.touch as usize).is_none_or(|touch| touch.place != place) {
+                slot.touch = u32::try_from(self.touched.len()).expect("a command is bounded");
+                self.touched.push(Touch { place, id: slot.id(), before, link: NO_LINK });
             }
-            self.undo.push((place, slot.balances, slot.closed));
-            slot.balances = balances;
+            self.undo.push((place, before, slot.closed));
+            slot.set_balances(&balances);
         }
         let slot = self.hot.get(from);
-        let (currency, scale) = (slot.currency, slot.scale);
+        let (currency, scale) = (slot.currency(), slot.scale());
         let detail =
             wanted.then(|| Box::new(Detail { resolution, currency, scale, debit: giver, credit: taker }));
         Effect { debit: from, credit: to, resolution, detail }
@@ -341,7 +339,8 @@ impl Run<'_, '_> {
     fn roll_back(&mut self) {
         for (place, balances, closed) in self.undo.drain(..).rev() {
             let slot = self.hot.get_mut(place);
-            (slot.balances, slot.closed) = (balances, closed);
+            slot.set_balances(&balances);
+            slot.closed = closed;
         }
         if let Some(before) = self.undo_imported_ms.take() {
             self.imported_ms = Some(before);

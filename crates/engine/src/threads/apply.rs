@@ -30,15 +30,31 @@ impl ApplyThread {
 
     fn work_off(&mut self) -> Result<(), StoreError> {
         self.begin()?;
+        self.warm_while_idle()?;
         let mut work = Vec::new();
         while self.work.take(&mut work) {
             self.step(&mut work)?;
+            self.warm_while_idle()?;
         }
         Ok(())
     }
 
+    /// Nobody waits for an entry: reads what entries to come will ask for.
+    fn warm_while_idle(&mut self) -> Result<(), StoreError> {
+        while self.work.is_empty() && self.warm()? {}
+        Ok(())
+    }
+
+    /// Reads a little of the state into memory; false once there is nothing left to do.
+    pub(super) fn warm(&mut self) -> Result<bool, StoreError> {
+        let store = Arc::clone(&self.shared.published.load().store);
+        self.applier.warm(&*store)
+    }
+
     /// Before the first step.
     pub(super) fn begin(&mut self) -> Result<(), StoreError> {
+        let bytes = self.shared.settings.ledger.cache_bytes;
+        self.applier.set_ledger_cache_bytes(usize::try_from(bytes).unwrap_or(usize::MAX));
         self.system_changed()?;
         self.publish_deadline();
         Ok(())

@@ -274,7 +274,8 @@ fn work_off(apply: &Mutex<ApplyThread>, work: &WorkQueue, shared: &Shared) -> bo
     let mut items = Vec::new();
     work.take_now(&mut items);
     let any = !items.is_empty();
-    if any && let Err(error) = apply.lock().step(&mut items) {
+    let outcome = if any { apply.lock().step(&mut items) } else { apply.lock().warm().map(|_| ()) };
+    if let Err(error) = outcome {
         shared.fail(&error);
     }
     any
