@@ -51,6 +51,15 @@ impl Problem {
         }
     }
 
+    pub(super) fn status(&self) -> u16 {
+        self.status
+    }
+
+    /// The same with another status.
+    pub(super) fn with_status(self, status: StatusCode) -> Self {
+        Self { status: status.as_u16(), ..self }
+    }
+
     /// A field is wrong.
     pub(super) fn field(field: impl Into<String>, detail: impl Into<String>) -> Self {
         let problem =

@@ -1,9 +1,11 @@
 //! The ledger over HTTP/JSON, under `/v1`: for people, scripts and every language without gRPC.
 //!
 //! `model.rs` has the bodies and parameters, `ids.rs` parses ids, keys and amounts, `refusal.rs` renders refusals;
-//! `accounts.rs`, `transfers.rs`, `transactions.rs` and `events.rs` are the handlers.
+//! `accounts.rs`, `transfers.rs`, `transactions.rs` and `events.rs` are the handlers, `adapter.rs` those of another service's
+//! paths.
 
 mod accounts;
+mod adapter;
 mod desk;
 mod directory;
 mod events;
@@ -32,7 +34,11 @@ use utoipa::OpenApi;
 
 /// The ledger's pages.
 pub(super) fn routes(book: Book, life: Life) -> Router {
-    Router::new()
+    let adapter = match book.engine().settings().ledger.rt_balance {
+        true => adapter::routes(),
+        false => Router::new(),
+    };
+    adapter
         .route("/v1/accounts", post(accounts::create).get(directory::list))
         .route("/v1/accounts/lookup", post(lookup::accounts))
         .route("/v1/indexes", get(indexes::get).put(indexes::put))

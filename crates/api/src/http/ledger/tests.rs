@@ -11,16 +11,27 @@ use axum::body::{Body, to_bytes};
 use axum::extract::Request;
 use futures_util::StreamExt;
 use quoin_core::ledger::{ACCOUNTS_MAX, TRANSFERS_MAX};
+use quoin_engine::Engine;
 use serde_json::{Value, json};
+use std::sync::Arc;
+use tokio::sync::watch;
 use tower_service::Service;
 
 pub(super) const ALICE: &str = "0190b5e2-7f2c-7c1e-9d1a-000000000001";
 pub(super) const BOB: &str = "0190b5e2-7f2c-7c1e-9d1a-000000000002";
 
-/// A node's pages.
-pub(super) struct Pages(Router);
+/// A node's pages, and what keeps it running: streams end with the node.
+#[derive(Clone)]
+pub(super) struct Pages(Router, Arc<watch::Sender<bool>>);
 
 impl Pages {
+    /// Those of this node.
+    pub(super) fn of(engine: Engine) -> Self {
+        let (running, life) = watch::channel(false);
+        let router = api(Book::start(engine.clone()), Route::new(engine, Life(life.clone())), Life(life));
+        Self(router, Arc::new(running))
+    }
+
     pub(super) async fn ask(
         &mut self,
         method: &str,
@@ -28,10 +39,20 @@ impl Pages {
         key: Option<&str>,
         body: &Value,
     ) -> (u16, Value) {
+        self.with_headers(method, path, key.map(|key| ("idempotency-key", key)), body).await
+    }
+
+    pub(super) async fn with_headers(
+        &mut self,
+        method: &str,
+        path: &str,
+        headers: impl IntoIterator<Item = (&str, &str)>,
+        body: &Value,
+    ) -> (u16, Value) {
         let mut request =
             Request::builder().method(method).uri(path).header("content-type", "application/json");
-        if let Some(key) = key {
-            request = request.header("idempotency-key", key);
+        for (name, value) in headers {
+            request = request.header(name, value);
         }
         let body = if body.is_null() { Body::empty() } else { Body::from(body.to_string()) };
         let answer = self.0.call(request.body(body).unwrap()).await.unwrap();
@@ -85,9 +106,7 @@ impl Pages {
 /// Runs `test` against a node with two accounts, the first with 1000 EUR.
 pub(super) fn with_pages(test: impl AsyncFnOnce(Pages)) {
     alone(|engine| async move {
-        let (_running, life) = tokio::sync::watch::channel(false);
-        let mut pages =
-            Pages(api(Book::start(engine.clone()), Route::new(engine, Life(life.clone())), Life(life)));
+        let mut pages = Pages::of(engine);
         for id in [ALICE, BOB] {
             let made = pages.ask("POST", "/v1/accounts", None, &json!({"id": id, "currency": "EUR"})).await;
             assert_eq!(made.0, 201, "{made:?}");
@@ -213,7 +232,7 @@ fn events_go_on_where_they_ended_and_not_in_the_future_or_in_another_history() {
         // The next revision is awaited, a later one may never come.
         let body = json!({"account": ALICE, "amount": "1", "currency": "EUR"});
         for (query, seen) in [(format!("?from_revision={}", newest + 1), ""), (String::new(), &ids[3])] {
-            let mut other = Pages(pages.0.clone());
+            let mut other = pages.clone();
             let (awaited, done) =
                 tokio::join!(other.events(&query, seen, 1), pages.ask("POST", "/v1/deposits", None, &body));
             assert_eq!((awaited.0, awaited.1.len(), done.0), (200, 1, 201));
