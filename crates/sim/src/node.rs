@@ -5,7 +5,8 @@ use quoin_consensus::greeting::{Greeting, Purpose, Who};
 use quoin_consensus::log::SimDisk;
 use quoin_engine::stepped::Stepped;
 use quoin_engine::{
-    Founding, HistoryConfig, Limits, LogConfig, OpenError, Opened, Owner, RaftConfig, ScrubConfig, Settings,
+    Founding, HistoryConfig, LedgerConfig, Limits, LogConfig, OpenError, Opened, Owner, RaftConfig,
+    ScrubConfig, Settings,
 };
 use quoin_engine::{StoreConfig, Surroundings};
 use rand::Rng;
@@ -240,6 +241,7 @@ fn settings(address: &str, rng: &mut impl Rng) -> Settings {
             quota_bytes: 0,
             reserve_bytes: 0,
         },
+        ledger: LedgerConfig::default(),
         history: HistoryConfig {
             auto_compaction: pick(&[0, 1]) == 1,
             keep_s: 600,

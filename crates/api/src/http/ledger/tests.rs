@@ -22,14 +22,17 @@ pub(super) const BOB: &str = "0190b5e2-7f2c-7c1e-9d1a-000000000002";
 
 /// A node's pages, and what keeps it running: streams end with the node.
 #[derive(Clone)]
-pub(super) struct Pages(Router, Arc<watch::Sender<bool>>);
+pub(super) struct Pages {
+    router: Router,
+    _running: Arc<watch::Sender<bool>>,
+}
 
 impl Pages {
     /// Those of this node.
     pub(super) fn of(engine: Engine) -> Self {
         let (running, life) = watch::channel(false);
         let router = api(Book::start(engine.clone()), Route::new(engine, Life(life.clone())), Life(life));
-        Self(router, Arc::new(running))
+        Self { router, _running: Arc::new(running) }
     }
 
     pub(super) async fn ask(
@@ -55,7 +58,7 @@ impl Pages {
             request = request.header(name, value);
         }
         let body = if body.is_null() { Body::empty() } else { Body::from(body.to_string()) };
-        let answer = self.0.call(request.body(body).unwrap()).await.unwrap();
+        let answer = self.router.call(request.body(body).unwrap()).await.unwrap();
         let status = answer.status().as_u16();
         let bytes = to_bytes(answer.into_body(), usize::MAX).await.unwrap();
         (status, serde_json::from_slice(&bytes).unwrap_or(Value::Null))
@@ -71,7 +74,7 @@ impl Pages {
         if !seen.is_empty() {
             request = request.header("last-event-id", seen);
         }
-        let answer = self.0.call(request.body(Body::empty()).unwrap()).await.unwrap();
+        let answer = self.router.call(request.body(Body::empty()).unwrap()).await.unwrap();
         let status = answer.status().as_u16();
         if status != 200 {
             let bytes = to_bytes(answer.into_body(), usize::MAX).await.unwrap();
