@@ -4,8 +4,8 @@ use bytes::Bytes;
 use quoin_consensus::log::{Disk, RealDisk, SimDisk};
 use quoin_core::{Command, Reply, Revision, kv, system};
 use quoin_engine::{
-    Consistency, Engine, Founding, HistoryConfig, Limits, LogConfig, OpenError, Opened, Owner, ProposeError,
-    RaftConfig, ReadError, ReadView, Running, ScrubConfig, Settings, StoreConfig,
+    Consistency, Engine, Founding, HistoryConfig, LedgerConfig, Limits, LogConfig, OpenError, Opened, Owner,
+    ProposeError, RaftConfig, ReadError, ReadView, Running, ScrubConfig, Settings, StoreConfig,
 };
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -32,6 +32,7 @@ pub(crate) fn settings() -> Settings {
             ..LogConfig::default()
         },
         store: StoreConfig { memtable_bytes: 1 << 16, ..StoreConfig::default() },
+        ledger: LedgerConfig::default(),
         history: HistoryConfig::default(),
         scrub: ScrubConfig::default(),
         limits: Limits::default(),
