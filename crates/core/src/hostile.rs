@@ -223,6 +223,7 @@ fn write_fields(random: &mut Random) -> kv::WriteFields {
         key: bytes(random),
         anew: random.once_in(6),
         persist: random.once_in(6),
+        from: if random.once_in(4) { bytes(random) } else { Bytes::new() },
         ttl: ttl(random),
     }
 }

@@ -138,7 +138,7 @@ class Asker:
             self.multi = True
         elif name == "exec" or words == [b"DISCARD"]:
             self.multi = False
-        elif name == "watch" and len(words) == 2:
+        elif name == "watch" and len(words) == 2 and not self.multi:
             # Of one that is absent Quoin does not notice that it came and went.
             self.next = words
             return [b"SET", words[1], self.value()]

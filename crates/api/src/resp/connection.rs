@@ -278,7 +278,11 @@ async fn write(session: &mut Session, run: Run, args: &[Bytes]) {
         Err(Problem::Failed(Failed::Error(error))) => Reply::Error(error.resp()),
         Err(Problem::Failed(Failed::NeedsView)) => {
             session.write_pending().await;
-            match atomically(session, Place::of(is_long(args)), &[], |keys| replied(run(args, keys))).await {
+            let run_alone = |keys: &mut Keys<'_>| {
+                keys.is_alone();
+                replied(run(args, keys))
+            };
+            match atomically(session, Place::of(is_long(args)), &[], run_alone).await {
                 Ok(reply) => reply.unwrap_or(Reply::NullArray),
                 Err(error) => Reply::Error(error.resp()),
             }

@@ -100,6 +100,11 @@ enum Write {
     /// Changes only the time to live.
     Expire(Expiry),
     Fields(Fields),
+    /// Takes over the hash of another key, which is deleted.
+    Move {
+        from: Bytes,
+        expiry: Expiry,
+    },
     Delete,
 }
 
@@ -169,6 +174,8 @@ pub(super) struct Keys<'a> {
     sight: Option<&'a Sight>,
     /// The command writes nothing, so its reads need not be remembered.
     only_reads: bool,
+    /// See [`Self::is_alone`].
+    alone: bool,
     /// Bytes of values in the reply so far.
     answered: usize,
     /// Bytes that `read` takes, about.
@@ -233,6 +240,7 @@ impl<'a> Keys<'a> {
         Self {
             sight,
             only_reads: false,
+            alone: false,
             answered: 0,
             read_bytes: 0,
             read,
@@ -334,6 +342,10 @@ impl<'a> Keys<'a> {
         let (value, expiry) = match self.written.get(key) {
             None => return self.alive(key),
             Some(Write::Delete) => return Ok(None),
+            Some(Write::Move { from, .. }) => {
+                let from = from.clone();
+                return self.alive(&from);
+            }
             Some(Write::Expire(expiry)) => {
                 let expiry = *expiry;
                 let Some(found) = self.alive(key)? else { return Ok(None) };
@@ -663,7 +675,7 @@ impl<'a> Keys<'a> {
                 self.written_bytes -= value.len();
                 Some(Fields::of(hash, true, Expiry::Never))
             }
-            Some(Write::Delete) => Some(Fields::of(hash, true, Expiry::Never)),
+            Some(Write::Delete | Write::Move { .. }) => Some(Fields::of(hash, true, Expiry::Never)),
             None => None,
         };
         let expiry = if hash.is_some() { Expiry::Keep } else { Expiry::Never };
@@ -675,6 +687,21 @@ impl<'a> Keys<'a> {
         let hash = fields.hash;
         self.written.insert(key.clone(), Write::Fields(fields));
         Ok(hash)
+    }
+
+    /// The command is all of its transaction.
+    pub(super) fn is_alone(&mut self) {
+        self.alone = true;
+    }
+
+    /// Has the hash that is stored at one key moved to another, if nothing else is written. Says whether it is: within a
+    /// larger transaction either key may be written again.
+    pub(super) fn move_hash(&mut self, from: &Bytes, to: &Bytes, expiry: Expiry) -> bool {
+        let moves = self.alone && self.written.is_empty();
+        if moves {
+            self.written.insert(to.clone(), Write::Move { from: from.clone(), expiry });
+        }
+        moves
     }
 
     pub(super) fn delete(&mut self, key: Bytes) {
@@ -779,7 +806,12 @@ fn step(key: Bytes, write: Write) -> Step {
             anew,
             persist: expiry == Expiry::Never,
             ttl: ttl(expiry).filter(|_| expiry != Expiry::Keep),
+            from: Bytes::new(),
         }),
+        Write::Move { from, expiry } => {
+            let (persist, ttl) = (expiry == Expiry::Never, ttl(expiry));
+            Step::WriteFields(WriteFields { key, from, persist, ttl, ..WriteFields::default() })
+        }
         Write::Delete => Step::Delete(kv::Delete { key, ..kv::Delete::default() }),
     }
 }

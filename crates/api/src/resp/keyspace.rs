@@ -36,6 +36,10 @@ pub(super) fn type_of(args: &[Bytes], keys: &mut Keys<'_>) -> Outcome {
 pub(super) fn rename(args: &[Bytes], keys: &mut Keys<'_>) -> Outcome {
     let Some(found) = keys.find(&args[0])? else { return refuse("ERR no such key") };
     if args[0] != args[1] {
+        let moves = matches!(found.value, Value::Hash(_));
+        if moves && keys.move_hash(&args[0], &args[1], ends(found.expires_at)) {
+            return Ok(Reply::OK);
+        }
         put_copy(keys, &args[0], &args[1], found)?;
         keys.delete(args[0].clone());
     }
@@ -83,10 +87,13 @@ pub(super) fn copy(args: &[Bytes], keys: &mut Keys<'_>) -> Outcome {
     Ok(Reply::Integer(1))
 }
 
+fn ends(expires_at: Option<u64>) -> Expiry {
+    expires_at.map_or(Expiry::Never, Expiry::At)
+}
+
 /// Writes what was found at one key to another. A hash is read and written whole, within the bound on what is written
 /// at once.
 fn put_copy(keys: &mut Keys<'_>, from: &Bytes, to: &Bytes, found: Found) -> Result<(), Failed> {
-    let ends = |expires_at: Option<u64>| expires_at.map_or(Expiry::Never, Expiry::At);
     let ttl = ends(found.expires_at);
     let hash = match found.value {
         Value::String(value) => return keys.put(to.clone(), value, ttl),

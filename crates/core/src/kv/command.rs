@@ -160,6 +160,10 @@ pub struct WriteFields {
     /// The key loses its time to live.
     #[prost(bool, tag = "4")]
     pub persist: bool,
+    /// Not empty: the key whose hash this one becomes, with all its fields, and which is deleted. Its lease, metadata and
+    /// time to live go with it, and with what this key has held.
+    #[prost(bytes = "bytes", tag = "5")]
+    pub from: Bytes,
     /// The key's time to live. Without one that of a hash which is there stays.
     #[prost(oneof = "Ttl", tags = "7, 8, 9, 10")]
     pub ttl: Option<Ttl>,

@@ -28,6 +28,8 @@ use std::collections::HashSet;
 pub(super) struct Plan {
     /// The key's record.
     previous: Option<Record>,
+    /// That of the key whose hash moves here.
+    source: Option<Record>,
     /// Its hash, unless there is none to be changed.
     hash: Option<Collection>,
     /// The records that differ: before, and after (`None` to be deleted).
@@ -54,12 +56,23 @@ impl Plan {
         // One that is over only waits to be deleted.
         let alive =
             |record: &&Record| !write.anew && record.expires.is_none_or(|has| !has.is_over(tx.stamp()));
-        let hash = match previous.as_ref().filter(alive) {
+        let mut source = None;
+        if !write.from.is_empty() {
+            if write.anew || write.from == write.key {
+                return Ok(Err(Refusal::Malformed));
+            }
+            done!(check_key(&write.from));
+            source = tx.get(&record::store_key(&write.from))?.map(Record::decode).transpose()?;
+            if source.as_ref().filter(alive).is_none() {
+                return Ok(Err(Refusal::KeyNotFound));
+            }
+        }
+        let hash = match source.as_ref().or(previous.as_ref().filter(alive)) {
             Some(Record { collection: None, .. }) => return Ok(Err(Refusal::WrongType)),
             Some(Record { collection, .. }) => *collection,
             None => None,
         };
-        let mut plan = Self { previous, hash, ..Self::default() };
+        let mut plan = Self { previous, source, hash, ..Self::default() };
         for change in &write.changes {
             done!(plan.add(tx, change)?);
         }
@@ -131,24 +144,33 @@ impl Machine {
         let store_key = Bytes::from(record::store_key(&write.key));
         let previous = plan.previous.as_ref().map(Previous::of);
         let deadline_changes = plan.hash.is_some() && (write.persist || write.ttl.is_some());
-        if plan.changes.is_empty() && !deadline_changes && !(write.anew && previous.is_some()) {
+        let moves = plan.source.is_some();
+        let replaces = write.anew && previous.is_some();
+        if !(moves || replaces || deadline_changes) && plan.changes.is_empty() {
             return Ok(response);
         }
         let count = plan.count();
         let made = || CollectionId { sequence: tx.sequence().0, number: tx.changed() as u32 };
         let id = plan.hash.map_or_else(made, |hash| hash.id);
-        self.change_fields(tx, &write.key, id, plan.changes);
+        self.change_fields(tx, &write.key, (id, moves), plan.changes);
+        if let Some(source) = &plan.source {
+            let held = Held::without_collection(&Previous::of(source));
+            self.remove(tx, Bytes::from(record::store_key(&write.from)), held);
+        }
         if count == 0 {
+            if moves {
+                self.give_up(tx, id);
+            }
             if let Some(previous) = previous {
                 self.remove(tx, store_key, Held::by(&previous));
             }
             return Ok(response);
         }
-        let kept = plan.previous.filter(|_| plan.hash.is_some()).unwrap_or_default();
+        let kept = plan.previous.filter(|_| plan.hash.is_some() && !moves).unwrap_or_default();
         let (revision, hash) = (tx.next_revision().0, Collection { id, count });
         let before = previous.and_then(|previous| previous.expires);
         let ttl = match write.ttl {
-            None if !write.persist && plan.hash.is_some() => Some(Ttl::Keep(true)),
+            None if !write.persist && plan.hash.is_some() && !moves => Some(Ttl::Keep(true)),
             ttl => ttl,
         };
         let wanted = wanted_deadline(tx.stamp(), ttl, before);
@@ -171,10 +193,11 @@ impl Machine {
         &mut self,
         tx: &mut Tx<'_>,
         key: &Bytes,
-        id: CollectionId,
+        (id, moves): (CollectionId, bool),
         changes: Vec<(Bytes, Option<Field>, Option<Field>)>,
     ) {
-        let mut expires = false;
+        // Fields that end must find the key that has them.
+        let mut expires = moves;
         for (field, before, after) in changes {
             let until = after.as_ref().and_then(|field| field.expires);
             expires |= until.is_some();
@@ -406,6 +429,38 @@ mod tests {
         let view = View::new(&store, machines.progress().sequence);
         let (kv, _) = super::super::find(view, &"h".into()).unwrap().unwrap();
         assert_eq!(kv.value, "{\"type\":\"hash\",\"fields\":999}");
+    }
+
+    /// A renamed hash was read and written whole: one of 120,000 fields was too large for a command.
+    #[test]
+    fn a_hash_moves_to_another_key_with_its_fields_and_their_deadlines() {
+        let store = Spied { store: MemoryStore::new(), spy: NoScans };
+        let mut machines = Machines::open(&store).unwrap();
+        apply(&mut machines, &store, 1, &[large(1000, Some(Ttl::Milliseconds(1000)))]);
+        let other = WriteFields {
+            key: "other".into(),
+            changes: vec![put("f".into(), None)],
+            ..WriteFields::default()
+        };
+        apply(&mut machines, &store, 1, &[Operation::WriteFields(other).into_command()]);
+        let moved = |key: &'static str, from: &'static str| {
+            let write = WriteFields { key: key.into(), from: from.into(), ..WriteFields::default() };
+            Operation::WriteFields(write).into_command()
+        };
+        let (results, events) = apply(&mut machines, &store, 1, &[moved("other", "h"), moved("other", "h")]);
+        assert_eq!(results, [Ok(Response::Fields(FieldsReply::default())), Err(Refusal::KeyNotFound)]);
+        assert_eq!((events.len(), events[0].changes.len()), (1, 2));
+        let view = View::new(&store, machines.progress().sequence);
+        let (kv, _) = super::super::find(view, &"other".into()).unwrap().unwrap();
+        assert_eq!(kv.value, "{\"type\":\"hash\",\"fields\":1000}");
+        // The fields end with the key that has them now.
+        let store = store.store;
+        let mut machines = Machines::open(&store).unwrap();
+        apply(&mut machines, &store, 1001, &[system::Operation::Expire(u32::MAX).into_command()]);
+        let view = View::new(&store, machines.progress().sequence);
+        assert_eq!(super::super::find(view, &"other".into()).unwrap(), None);
+        apply(&mut machines, &store, 1002, &[system::Operation::Expire(u32::MAX).into_command()]);
+        assert_eq!(count(&store, &machines, &[record::FACE]), 0);
     }
 
     #[test]

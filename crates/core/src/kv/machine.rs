@@ -482,6 +482,11 @@ pub(super) struct Held {
 }
 
 impl Held {
+    /// All but the collection, which another key takes over.
+    pub(super) fn without_collection(record: &Previous) -> Self {
+        Self { collection: None, ..Self::by(record) }
+    }
+
     pub(super) fn by(record: &Previous) -> Self {
         let Previous { lease, expires, collection, .. } = *record;
         Self { lease, expires, collection }

@@ -215,7 +215,8 @@ fn write_fields(random: &mut Random) -> WriteFields {
         changes.push(FieldChange { field, action: Some(action), ttl: ttl(random) });
     }
     let (anew, persist) = (random.once_in(12), random.once_in(12));
-    WriteFields { key: key(random), changes, anew, persist, ttl: ttl(random) }
+    let from = if random.once_in(5) { key(random) } else { Bytes::new() };
+    WriteFields { key: key(random), changes, anew, persist, from, ttl: ttl(random) }
 }
 
 fn delete(random: &mut Random) -> Delete {
@@ -540,13 +541,19 @@ impl Model {
         if names.len() < write.changes.len() {
             return Err(Refusal::Malformed);
         }
-        let stored = self.state().get(&write.key);
-        let hash = stored.filter(|_| !write.anew);
+        let (stored, moves) = (self.state().get(&write.key), !write.from.is_empty());
+        let mut hash = stored.filter(|_| !write.anew);
+        if moves && (write.anew || write.from == write.key) {
+            return Err(Refusal::Malformed);
+        }
+        if moves {
+            hash = Some(self.state().get(&write.from).ok_or(Refusal::KeyNotFound)?);
+        }
         if hash.is_some_and(|kept| kept.kv.kind == Kind::String) {
             return Err(Refusal::WrongType);
         }
         let mut fields = hash.map_or_else(Fields::new, |kept| kept.fields.clone());
-        let (mut reply, mut touched) = (FieldsReply::default(), write.anew && stored.is_some());
+        let (mut reply, mut touched) = (FieldsReply::default(), moves || write.anew && stored.is_some());
         touched |= hash.is_some() && (write.persist || write.ttl.is_some());
         for FieldChange { field, action, ttl } in &write.changes {
             let before = fields.get(field).cloned();
@@ -584,6 +591,11 @@ impl Model {
         }
         if !touched {
             return Ok(Response::Fields(reply));
+        }
+        if moves {
+            state.remove(&write.from);
+            *written = true;
+            hash = None;
         }
         if fields.is_empty() {
             *written |= state.remove(&write.key).is_some();

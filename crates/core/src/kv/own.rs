@@ -36,6 +36,10 @@ impl<'t> Own<'t> {
     pub(super) fn write_fields(&mut self, write: &'t WriteFields) {
         if let Some(written) = &mut self.written {
             written.insert(&write.key, HASH_TEXT_BYTES_MAX);
+            if !write.from.is_empty() {
+                // Deleted, and passed over by ranges.
+                written.insert(&write.from, 0);
+            }
         }
     }
 

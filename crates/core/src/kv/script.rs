@@ -7,7 +7,7 @@
 //! get KEY [END] [rev=N] [limit=N] [sort=TARGET] [desc] [keys] [count] [min-mod=N] ...
 //! txn COMPARE,... ? STEP; ... : STEP; ...    with COMPARE = TARGET(KEY)OP VALUE and OP one of = ! < >
 //! incr KEY BY
-//! hset KEY [FIELD=VALUE|FIELD?VALUE|FIELD+NUMBER|-FIELD|~FIELD][:MS]... [anew] [persist] [ttl=MS]
+//! hset KEY [FIELD=VALUE|FIELD?VALUE|FIELD+NUMBER|-FIELD|~FIELD][:MS]... [anew] [persist] [from=KEY] [ttl=MS]
 //!     sets, sets if absent, adds, deletes, and changes only the time to live; MS is the field's
 //! fields KEY    of a hash
 //! grant ID SECONDS   revoke ID   keep-alive ID   lease ID   leases
@@ -251,6 +251,7 @@ fn write_fields(words: &[&str]) -> WriteFields {
         match word.split_once('=') {
             None if *word == "anew" => write.anew = true,
             None if *word == "persist" => write.persist = true,
+            Some(("from", from)) => write.from = key(from),
             Some(("ttl", ms)) => write.ttl = Some(Ttl::Milliseconds(number(ms))),
             _ => write.changes.push(field_change(word)),
         }

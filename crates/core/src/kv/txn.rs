@@ -121,6 +121,16 @@ fn writes(steps: &[TxnOperation]) -> Result<Writes, Refusal> {
             Some(Step::WriteFields(write)) => &write.key,
             _ => continue,
         };
+        // A hash that moves is a write of both keys.
+        let from = match &step.step {
+            Some(Step::WriteFields(write)) if !write.from.is_empty() => Some(&write.from),
+            _ => None,
+        };
+        if let Some(from) = from
+            && (all.deletes.contain(from) || !all.puts.insert(from.clone()))
+        {
+            return Err(Refusal::DuplicateKey);
+        }
         if all.deletes.contain(key) || !all.puts.insert(key.clone()) {
             return Err(Refusal::DuplicateKey);
         }
