@@ -76,7 +76,7 @@ impl From<Refusal> for Error {
             Refusal::NoInteger | Refusal::FieldNoInteger | Refusal::Overflow => Self::precondition(refusal),
             Refusal::KeyTooLong { .. } | Refusal::TooMuchMetadata { .. } => Self::invalid(refusal),
             Refusal::ResponseTooLarge => Self::response_too_large(kv::REPLY_BYTES_MAX),
-            Refusal::RangeTooLarge | Refusal::DeletesTooMuch => {
+            Refusal::RangeTooLarge | Refusal::DeletesTooMuch | Refusal::RewritesTooMuch => {
                 Self::Refused(Kind::ResourceExhausted, refusal.to_string())
             }
             Refusal::Crowded => Known::TooManyRequests.into(),

@@ -162,7 +162,7 @@ impl Faces {
     }
 
     /// See [`crate::Machines::warm`].
-    pub(crate) fn warm(&mut self, view: View<'_>) -> Result<bool, StoreError> {
+    pub(crate) fn warm(&mut self, view: View<'_>) -> bool {
         self.ledger.warm(view)
     }
 

@@ -57,11 +57,8 @@ impl Machines {
     }
 
     /// Reads a little of the state into memory, as far as it has its place there: about a millisecond of work, for
-    /// times when there is none. False once there is nothing left to do.
-    ///
-    /// # Errors
-    /// The store failed.
-    pub fn warm(&mut self, store: &dyn Store) -> Result<bool, StoreError> {
+    /// times when there is none. False once there is nothing left to do, or something cannot be read.
+    pub fn warm(&mut self, store: &dyn Store) -> bool {
         self.faces.warm(View::new(store, self.progress.sequence))
     }
 

@@ -63,10 +63,7 @@ impl Applier {
     }
 
     /// See [`Machines::warm`].
-    ///
-    /// # Errors
-    /// The store failed.
-    pub fn warm(&mut self, store: &dyn Store) -> Result<bool, StoreError> {
+    pub fn warm(&mut self, store: &dyn Store) -> bool {
         self.machines.warm(store)
     }
 

@@ -77,6 +77,12 @@ impl<T> Queue<T> {
         self.items.lock().waiting.is_empty()
     }
 
+    /// Whether nothing waits and more may come.
+    pub(crate) fn is_idle(&self) -> bool {
+        let items = self.items.lock();
+        items.waiting.is_empty() && !items.closed
+    }
+
     /// Waits until the queue is closed, or until `deadline`. True if it is closed. For the consumer.
     pub(crate) fn wait_closed(&self, deadline: Instant) -> bool {
         let mut items = self.items.lock();

@@ -128,7 +128,8 @@ settings! {
 settings! {
     /// The ledger.
     pub struct LedgerConfig in "ledger." {
-        /// Bytes of accounts that are kept in memory, 96 for each: a transfer between others reads them from the store,
+        /// Bytes of accounts that are kept in memory, 96 for each, and twice that for one with limits of its own or a
+        /// balance beyond 64 bits: a transfer between others reads them from the store,
         /// which takes many times as long. After a start they are read in the background. Default 1 GiB, at least 0,
         /// which keeps 65536 accounts, at most 256 GiB.
         pub cache_bytes: u64 = 1 << 30,

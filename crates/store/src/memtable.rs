@@ -1,8 +1,8 @@
 //! A memtable: entries in order, and a filter of their keys, so that asking for an absent key costs one look
 //! into memory instead of a search through a skip list.
 //!
-//! **Invariant: No false absence.** The writer notes a key in the filter before it adds the entry. So whoever may see
-//! the entry finds its key in the filter.
+//! The writer notes a key in the filter before it adds the entry. So whoever may see the entry finds its key in the
+//! filter: it never says that a key is absent which is there.
 
 use lsm_tree::table::filter::standard_bloom::Builder as Bloom;
 use lsm_tree::{InternalValue, Slice, ValueType};

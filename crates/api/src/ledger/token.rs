@@ -1,6 +1,6 @@
 //! Where a client is in the feed: a text with which it goes on, and which only this history takes.
 //!
-//! `REVISION.POSITION@CLUSTER.TIME`, or `REVISION@CLUSTER.TIME` once all of the revision was sent: the cluster's id, and
+//! `REVISION.POSITION@CLUSTER.TIME`, `REVISION.aNUMBER@CLUSTER.TIME` of an account, or `REVISION@CLUSTER.TIME` once all of the revision was sent: the cluster's id, and
 //! when the newest part of the journal up to there was recorded, both in hexadecimal. A cluster that was restored has
 //! another id. One that was made anew with the same settings has the same, but not the same record at the same time;
 //! nor has a folder that was put back and went on differently. A client that went on there would take one history for
@@ -22,9 +22,43 @@ use std::str::FromStr;
 pub(crate) struct Token {
     /// The last revision that was seen.
     pub(crate) revision: Revision,
-    /// The last position in it; `None` if all of it was seen.
-    pub(crate) position: Option<u32>,
+    /// The last place in it; `None` if all of it was seen.
+    pub(crate) place: Option<Place>,
     pub(crate) origin: Option<Origin>,
+}
+
+/// A place among the events of a revision: first come accounts, then all others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// An account, by its number among those of the revision.
+    Account(u32),
+    /// A transfer, by its position, or a currency.
+    Other(u32),
+}
+
+impl Place {
+    /// Where transfers begin in a revision that has accounts, too. Earlier versions numbered accounts as transfers.
+    const AFTER_ACCOUNTS: u32 = 64;
+
+    /// Whether a client that has seen `seen` of the same revision has seen this.
+    pub(crate) fn is_seen(self, seen: Self) -> bool {
+        match (self, seen) {
+            (Self::Account(place), Self::Account(seen)) | (Self::Other(place), Self::Other(seen)) => {
+                place <= seen
+            }
+            (Self::Account(place), Self::Other(seen)) => place <= seen || seen >= Self::AFTER_ACCOUNTS,
+            (Self::Other(_), Self::Account(_)) => false,
+        }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Account(place) => write!(f, "a{place}"),
+            Self::Other(place) => write!(f, "{place}"),
+        }
+    }
 }
 
 /// The history in which a place is.
@@ -38,8 +72,8 @@ pub(crate) struct Origin {
 impl fmt::Display for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.revision)?;
-        if let Some(position) = self.position {
-            write!(f, ".{position}")?;
+        if let Some(place) = self.place {
+            write!(f, ".{place}")?;
         }
         match self.origin {
             Some(Origin { cluster, stamp }) => write!(f, "@{cluster:016x}.{:x}", stamp.0),
@@ -64,8 +98,11 @@ fn parse(text: &str) -> Option<Token> {
         Some((place, origin)) => (place, Some(origin.split_once('.')?)),
         None => (text, None),
     };
-    let (revision, position) = match place.split_once('.') {
-        Some((revision, position)) => (revision, Some(position.parse().ok()?)),
+    let (revision, place) = match place.split_once('.') {
+        Some((revision, place)) => match place.strip_prefix('a') {
+            Some(account) => (revision, Some(Place::Account(account.parse().ok()?))),
+            None => (revision, Some(Place::Other(place.parse().ok()?))),
+        },
         None => (place, None),
     };
     let hexadecimal = |text| u64::from_str_radix(text, 16).ok();
@@ -75,7 +112,7 @@ fn parse(text: &str) -> Option<Token> {
         }
         None => None,
     };
-    Some(Token { revision: Revision(revision.parse().ok()?), position, origin })
+    Some(Token { revision: Revision(revision.parse().ok()?), place, origin })
 }
 
 impl Token {
@@ -128,17 +165,33 @@ mod tests {
     #[test]
     fn tokens_are_pinned_and_those_of_the_version_before_are_read() {
         let origin = Some(Origin { cluster: 0x6f1d, stamp: Stamp(0x19e) });
-        let token = |revision, position, origin| Token { revision: Revision(revision), position, origin };
+        let token = |revision, place, origin| Token { revision: Revision(revision), place, origin };
         for (text, token) in [
-            ("17.3@0000000000006f1d.19e", token(17, Some(3), origin)),
+            ("17.3@0000000000006f1d.19e", token(17, Some(Place::Other(3)), origin)),
+            ("17.a3@0000000000006f1d.19e", token(17, Some(Place::Account(3)), origin)),
             ("17@0000000000006f1d.19e", token(17, None, origin)),
-            ("17.3", token(17, Some(3), None)),
+            ("17.3", token(17, Some(Place::Other(3)), None)),
             ("17", token(17, None, None)),
         ] {
             assert_eq!((token.to_string().as_str(), text.parse()), (text, Ok(token)));
         }
-        for bad in ["", "@", "a", "1.", ".1", "1.2.3", "1@", "1@6f1d", "1@6f1d.", "1@g.1", "-1", "1.2@1.2.3"]
-        {
+        for bad in [
+            "",
+            "@",
+            "a",
+            "1.",
+            ".1",
+            "1.2.3",
+            "1@",
+            "1@6f1d",
+            "1@6f1d.",
+            "1@g.1",
+            "-1",
+            "1.2@1.2.3",
+            "1.a",
+            "1.aa",
+            "1.b2",
+        ] {
             assert!(bad.parse::<Token>().is_err(), "{bad:?}");
         }
     }

@@ -3,7 +3,7 @@
 use super::client::{Client, client, code_name, find, halves, id_bytes, id_text, join};
 use crate::connection::Connection;
 use crate::outcome;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use quoin_core::ledger::{format_amount, parse_amount};
 use quoin_proto::quoin::ledger::v1 as pb;
@@ -138,7 +138,11 @@ pub(super) async fn transfer(wanted: Transfer) -> Result<ExitCode> {
     let credit = find(&mut client, &credit).await?;
     let amount = match amount.as_str() {
         "all" if balancing.is_some() => 0,
-        amount => parse_amount(amount, credit.scale)?,
+        amount => match parse_amount(amount, credit.scale)? {
+            // On the wire it is no bound at all.
+            0 if balancing.is_some() => bail!("{amount} moves nothing: give an amount above zero, or all"),
+            amount => amount,
+        },
     };
     let (amount, amount_high) = halves(amount);
     let transfer = pb::Transfer {
@@ -163,7 +167,13 @@ pub(super) async fn post(post: Post) -> Result<ExitCode> {
     let Post { pending, amount, label, connection } = post;
     let mut client = client(&connection).await?;
     let amount = match amount {
-        Some(text) => parse_amount(&text, scale_of(&mut client, pending).await?)?,
+        Some(text) => match parse_amount(&text, scale_of(&mut client, pending).await?)? {
+            // On the wire it is all that is reserved.
+            0 => bail!(
+                "{text} posts nothing: give an amount above zero, or none for all; quoin ledger void releases all"
+            ),
+            amount => amount,
+        },
         None => 0,
     };
     let (amount, amount_high) = halves(amount);

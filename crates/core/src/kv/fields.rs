@@ -16,6 +16,7 @@ use super::recent::Previous;
 use super::record::{self, Collection, CollectionId, Expiring, FIELD_BYTES_MAX, Field, Record};
 use super::reply::{Done, FieldsReply, Refusal, Response, done};
 use crate::codec::Malformed;
+use crate::limits::REQUEST_BYTES_MAX;
 use crate::mutants;
 use crate::store::{Order, StoreError, prefix_end};
 use crate::tx::Tx;
@@ -32,9 +33,20 @@ pub(super) struct Plan {
     source: Option<Record>,
     /// Its hash, unless there is none to be changed.
     hash: Option<Collection>,
-    /// The records that differ: before, and after (`None` to be deleted).
-    changes: Vec<(Bytes, Option<Field>, Option<Field>)>,
+    /// The records that differ.
+    changes: Vec<FieldAfter>,
+    /// Bytes of the values that are written again with other deadlines.
+    rewritten: usize,
     reply: FieldsReply,
+}
+
+/// A field's record before and after (`None` to be deleted). Of the one before only what the other records are about: the
+/// values of very many fields are not held at once.
+struct FieldAfter {
+    field: Bytes,
+    /// Whether it is there, and its deadline.
+    before: Option<Option<Stamp>>,
+    after: Option<Field>,
 }
 
 impl Plan {
@@ -99,7 +111,13 @@ impl Plan {
                 Some((sum.to_string().into(), change.ttl.or(keep)))
             }
             FieldAction::Expire(_) => match alive {
-                Some(field) => Some((field.value.clone(), change.ttl)),
+                Some(field) => {
+                    self.rewritten = self.rewritten.saturating_add(field.value.len());
+                    if self.rewritten > REQUEST_BYTES_MAX {
+                        return Ok(Err(Refusal::RewritesTooMuch));
+                    }
+                    Some((field.value.clone(), change.ttl))
+                }
                 None => return Ok(Ok(())),
             },
             FieldAction::Delete(_) if stored.is_none() => return Ok(Ok(())),
@@ -108,14 +126,15 @@ impl Plan {
         self.reply.added += i64::from(alive.is_none() && after.is_some());
         self.reply.removed += i64::from(alive.is_some() && after.is_none());
         let after = after.map(|(value, ttl)| Field { value, expires: deadline(tx.stamp(), ttl, until) });
-        self.changes.push((change.field.clone(), stored, after));
+        let before = stored.map(|field| field.expires);
+        self.changes.push(FieldAfter { field: change.field.clone(), before, after });
         Ok(Ok(()))
     }
 
     /// How many fields the hash has then.
     fn count(&self) -> u64 {
         let (mut more, mut fewer) = (0, 0);
-        for (_, before, after) in &self.changes {
+        for FieldAfter { before, after, .. } in &self.changes {
             more += u64::from(before.is_none() && after.is_some());
             fewer += u64::from(before.is_some() && after.is_none());
         }
@@ -194,14 +213,14 @@ impl Machine {
         tx: &mut Tx<'_>,
         key: &Bytes,
         (id, moves): (CollectionId, bool),
-        changes: Vec<(Bytes, Option<Field>, Option<Field>)>,
+        changes: Vec<FieldAfter>,
     ) {
         // Fields that end must find the key that has them.
         let mut expires = moves;
-        for (field, before, after) in changes {
+        for FieldAfter { field, before, after } in changes {
             let until = after.as_ref().and_then(|field| field.expires);
             expires |= until.is_some();
-            self.reschedule(tx, id, &field, before.and_then(|field| field.expires), until);
+            self.reschedule(tx, id, &field, before.flatten(), until);
             match after {
                 Some(after) => tx.put(&id.field_key(&field), after.encode()),
                 None => tx.delete(&id.field_key(&field)),
@@ -410,6 +429,35 @@ mod tests {
             assert!(!from.starts_with(&FIELDS), "fields are looked for");
             None
         }
+    }
+
+    /// One small command had each replica hold, and write again, all values of the fields that it named.
+    #[test]
+    fn a_small_command_cannot_write_gigabytes_again() {
+        let store = MemoryStore::new();
+        let mut machines = Machines::open(&store).unwrap();
+        let fields: Vec<Bytes> = (0..20).map(|number| number.to_string().into()).collect();
+        for field in &fields {
+            let value = FieldAction::Put(vec![b'x'; 1 << 20].into());
+            let change = FieldChange { field: field.clone(), action: Some(value), ttl: None };
+            assert!(apply(&mut machines, &store, 1, &[write(vec![change])]).0[0].is_ok());
+        }
+        let all = |action: FieldAction, ttl| {
+            let change =
+                |field: &Bytes| FieldChange { field: field.clone(), action: Some(action.clone()), ttl };
+            fields.iter().map(change).collect::<Vec<_>>()
+        };
+        let expire = all(FieldAction::Expire(true), Some(Ttl::Milliseconds(1000)));
+        let (results, events) = apply(&mut machines, &store, 2, &[write(expire.clone())]);
+        assert_eq!((results, events), (vec![Err(Refusal::RewritesTooMuch)], vec![]));
+        let (results, events) = apply(&mut machines, &store, 2, &[write(expire[..10].to_vec())]);
+        assert!(results[0].is_ok() && events.len() == 1);
+        let (results, _) = apply(&mut machines, &store, 3, &[write(all(FieldAction::Delete(true), None))]);
+        let removed = match &results[0] {
+            Ok(Response::Fields(reply)) => reply.removed,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(removed, 20);
     }
 
     #[test]

@@ -4,6 +4,7 @@ use super::check::METADATA_MAX;
 use super::record::{FIELD_BYTES_MAX, KEY_BYTES_MAX, Kind};
 use super::work::{DELETED_BYTES_MAX, EXAMINED_BYTES_MAX, RECORD_OVERHEAD};
 use crate::history::Unavailable;
+use crate::limits::REQUEST_BYTES_MAX;
 use crate::store::StoreError;
 use crate::types::{Revision, Stamp};
 use bytes::Bytes;
@@ -170,6 +171,13 @@ pub enum Refusal {
         each = RECORD_OVERHEAD
     )]
     DeletesTooMuch,
+    /// The fields whose time to live is changed have larger values than one command may write.
+    #[error(
+        "the fields whose time to live is changed hold more than {max} bytes, more than one command may write again; name \
+         fewer fields",
+        max = REQUEST_BYTES_MAX
+    )]
+    RewritesTooMuch,
     /// Other commands of the same log entry have used up what an entry may do. Another entry has room.
     #[error("too much is read and deleted by ranges at this moment; try again")]
     Crowded,

@@ -19,7 +19,7 @@ use std::hash::BuildHasher;
 
 /// The bound unless another is set: about ten million accounts.
 const BYTES_MAX: usize = 1 << 30;
-/// A slot, its share of the tables, and of what few accounts have.
+/// A slot, and its share of the tables.
 const ACCOUNT_BYTES: usize = 96;
 /// A command touches fewer accounts than this, all of which stay until it ends.
 const ACCOUNTS_MIN: usize = 1 << 16;
@@ -200,6 +200,12 @@ impl Hot {
         let (balances, closed) =
             newest.map_or_else(Default::default, |newest| (newest.balances, newest.closed));
         self.insert(Slot::new(account, balances, closed, now), now)
+    }
+
+    /// As [`Self::read`], of an account that nobody has asked for: it is the first to go.
+    pub(super) fn warm(&mut self, account: &AccountRecord, newest: Option<HistoryRecord>, now: u64) {
+        let place = self.read(account, newest, now);
+        self.get_mut(place).recent = false;
     }
 
     /// Whether the account is there.

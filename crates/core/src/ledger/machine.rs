@@ -69,7 +69,7 @@ impl Machine {
     }
 
     /// Reads some accounts into memory; false once there is nothing left to do.
-    pub(crate) fn warm(&mut self, view: View<'_>) -> Result<bool, StoreError> {
+    pub(crate) fn warm(&mut self, view: View<'_>) -> bool {
         self.warming.step(view, &mut self.hot)
     }
 

@@ -214,14 +214,13 @@ pub(super) fn balances_after(
     view: View<'_>,
     account: u128,
     revision: Revision,
-    position: u32,
-) -> Result<Balances, StoreError> {
+) -> Result<Vec<(u32, Balances)>, StoreError> {
     let history = latest_history(view, account, revision)?;
     let gone = || StoreError::new("read an account's history", "a recorded transfer is missing");
     let (_, history) = history.filter(|(found, _)| *found == revision).ok_or_else(gone)?;
     let mut lines = Lines::default();
-    lines.add(view, account, revision, &history, position)?;
-    lines.items.pop().map(|line| line.balances).ok_or_else(gone)
+    lines.add(view, account, revision, &history)?;
+    Ok(lines.items.into_iter().map(|line| (line.entry.position, line.balances)).collect())
 }
 
 /// Up to `limit` lines of an account's statement, newest first, beginning before the transfer at `before` (or
@@ -243,7 +242,7 @@ pub fn statement(
     for pair in view.scan(&from, &to, Order::Descending) {
         let (key, value) = pair?;
         let (revision, history) = (record::key_revision(&key), record::decode_history(&value)?);
-        lines.add(view, account, revision, &history, 0)?;
+        lines.add(view, account, revision, &history)?;
         if Some(revision) == before.map(|(revision, _)| revision) {
             lines.items.retain(|line| line.entry.position < below);
         }
@@ -263,17 +262,16 @@ struct Lines {
 }
 
 impl Lines {
-    /// Adds the lines of one history record, newest first, down to position `down_to`.
+    /// Adds the lines of one history record, newest first.
     fn add(
         &mut self,
         view: View<'_>,
         account: u128,
         revision: Revision,
         history: &HistoryRecord,
-        down_to: u32,
     ) -> Result<(), StoreError> {
         let mut balances = history.balances;
-        for position in history.positions.iter().rev().take_while(|position| **position >= down_to) {
+        for position in history.positions.iter().rev() {
             let entry = self.entry(view, revision, *position)?;
             let before = balances.before(account, &entry);
             self.items.push(Line { entry, balances: std::mem::replace(&mut balances, before) });

@@ -57,6 +57,10 @@ pub(super) struct Run<'m, 's> {
     /// The references taken, with the transfers that have taken them.
     pub(super) references: BTreeMap<String, u128>,
     pub(super) undo_references: Vec<String>,
+    /// The balances after each transfer of a revision, newest first, by account, for answers that are given again.
+    pub(super) walked: HashMap<(u128, Revision), Vec<(u32, Balances)>>,
+    /// How many there are.
+    pub(super) walked_lines: usize,
     pub(super) replies: Vec<TransferReply>,
     /// The reply of each recorded position.
     pub(super) reply_of: Vec<u32>,
@@ -98,6 +102,8 @@ impl<'m, 's> Run<'m, 's> {
             unique_references: indexes.unique_references().is_some(),
             references: BTreeMap::new(),
             undo_references: Vec::new(),
+            walked: HashMap::new(),
+            walked_lines: 0,
             replies: Vec::with_capacity(count),
             reply_of: Vec::with_capacity(count),
         }

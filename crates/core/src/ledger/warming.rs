@@ -11,49 +11,74 @@ use crate::store::{Order, StoreError, View};
 use crate::types::Revision;
 use prost::Message;
 
-/// Accounts that one step reads: about a millisecond of work, for which a command may have to wait.
+/// Accounts that one step reads at most.
 const STEP: usize = 256;
-/// Records of one account's history that are passed over; beyond them, its newest one is looked for.
+/// Records of histories after which a step ends: with as many accounts about a millisecond of work, for which a command
+/// may have to wait.
+const ROWS_MAX: usize = 1024;
+/// Records of histories that are passed over in a row before the place that is wanted is looked for.
 const PASSED_MAX: usize = 64;
 
 /// How far it has come.
 #[derive(Debug, Default)]
 pub(super) struct Warming {
-    /// All accounts up to this id have been read.
-    after: u128,
+    /// All accounts below this id have been read.
+    next: u128,
     done: bool,
 }
 
 impl Warming {
-    /// Reads some accounts; false once there is nothing left to do.
-    pub(super) fn step(&mut self, view: View<'_>, hot: &mut Hot) -> Result<bool, StoreError> {
-        if self.done || hot.is_full() {
+    /// Reads some accounts; false once there is nothing left to do. An account that cannot be read is none of this: who
+    /// needs it will find out.
+    pub(super) fn step(&mut self, view: View<'_>, hot: &mut Hot) -> bool {
+        if !self.done && self.read(view, hot).is_err() {
             self.done = true;
-            return Ok(false);
         }
-        // Ids are never 0, nor the largest: those are not UUIDs.
-        let from = record::id_key(ACCOUNTS, self.after.saturating_add(1));
+        !self.done
+    }
+
+    fn read(&mut self, view: View<'_>, hot: &mut Hot) -> Result<(), StoreError> {
+        let from = record::id_key(ACCOUNTS, self.next);
         let mut accounts = Vec::with_capacity(STEP);
         for pair in view.scan(&from, &record::keyspace(ACCOUNTS).1, Order::Ascending).take(STEP) {
             let (key, value) = pair?;
             accounts.push((record::decode_id(&key[2..])?, value));
         }
-        let (Some((first, _)), Some((last, _))) = (accounts.first(), accounts.last()) else {
-            self.done = true;
-            return Ok(false);
+        self.done = accounts.len() < STEP;
+        let wanted = accounts.iter().filter(|(id, _)| !hot.holds(*id)).map(|(id, _)| *id);
+        let Some((first, last)) = wanted.clone().next().zip(wanted.last()) else {
+            self.pass(accounts.last().map(|(id, _)| *id));
+            return Ok(());
         };
-        let mut histories = Histories::new(view, *first, *last);
+        let mut histories = Histories::new(view, first, last);
         for (id, value) in &accounts {
-            if hot.holds(*id) || hot.is_full() {
-                continue;
+            if hot.is_full() {
+                self.done = true;
+                return Ok(());
             }
-            let newest = histories.newest_of(*id)?;
-            let account = AccountRecord::decode(&value[..])
-                .map_err(|error| StoreError::new("read an account", error))?;
-            hot.read(&account, newest, view.sequence().0);
+            if histories.rows_read > ROWS_MAX {
+                self.done = false;
+                return Ok(());
+            }
+            if !hot.holds(*id) {
+                let newest = histories.newest_of(*id)?;
+                let account = AccountRecord::decode(&value[..])
+                    .map_err(|error| StoreError::new("read an account", error))?;
+                hot.warm(&account, newest, view.sequence().0);
+            }
+            self.pass(Some(*id));
         }
-        self.after = *last;
-        Ok(true)
+        Ok(())
+    }
+
+    /// The accounts up to this one have been read.
+    fn pass(&mut self, id: Option<u128>) {
+        match id.map(|id| id.checked_add(1)) {
+            Some(Some(next)) => self.next = next,
+            // The largest id there is.
+            Some(None) => self.done = true,
+            None => {}
+        }
     }
 }
 
@@ -62,13 +87,12 @@ struct Histories<'a> {
     view: View<'a>,
     last: u128,
     rows: std::iter::Peekable<crate::store::Scan<'a>>,
+    rows_read: usize,
 }
 
 impl<'a> Histories<'a> {
     fn new(view: View<'a>, first: u128, last: u128) -> Self {
-        let to = record::history_key(last, Revision(u64::MAX));
-        let rows = view.scan(&record::id_key(HISTORY, first), &to, Order::Ascending).peekable();
-        Self { view, last, rows }
+        Self { view, last, rows: scan(view, first, last), rows_read: 0 }
     }
 
     /// The newest record of an account, which must be above those asked for before.
@@ -82,19 +106,29 @@ impl<'a> Histories<'a> {
             if owner > id {
                 break;
             }
-            let Some((_, value)) = self.rows.next().transpose()? else { break };
-            if owner < id {
+            if passed == PASSED_MAX && owner < id {
+                // An account with a long history that is not wanted.
+                (self.rows, passed) = (scan(self.view, id, self.last), 0);
                 continue;
             }
-            newest = Some(value);
-            passed += 1;
-            if passed > PASSED_MAX {
-                *self = Self::new(self.view, id.saturating_add(1), self.last);
+            if passed == PASSED_MAX {
+                let next = id.saturating_add(1);
+                self.rows = scan(self.view, next, self.last.max(next));
                 return Ok(latest_history(self.view, id, Revision(u64::MAX))?.map(|(_, history)| history));
+            }
+            let Some((_, value)) = self.rows.next().transpose()? else { break };
+            (passed, self.rows_read) = (passed + 1, self.rows_read + 1);
+            if owner == id {
+                newest = Some(value);
             }
         }
         Ok(newest.map(|value| record::decode_history(&value)).transpose()?)
     }
+}
+
+fn scan(view: View<'_>, first: u128, last: u128) -> std::iter::Peekable<crate::store::Scan<'_>> {
+    let to = record::history_key(last, Revision(u64::MAX));
+    view.scan(&record::id_key(HISTORY, first), &to, Order::Ascending).peekable()
 }
 
 #[cfg(test)]
@@ -102,8 +136,11 @@ mod tests {
     use super::super::{Kind, NewAccount, Operation, Rule, Transfer, Transfers};
     use super::*;
     use crate::store::spied::{Spied, Spy};
+    use crate::store::{MemoryStore, Scan, Store, Versions};
+    use crate::types::Sequence;
     use crate::{Batch, Command, Machines, Reply, Stamp, Term};
-    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+    use bytes::Bytes;
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
     /// Counts the accounts that are read.
     #[derive(Default)]
@@ -115,13 +152,48 @@ mod tests {
         }
     }
 
+    /// Counts the records of history that are read, and can refuse to read accounts.
     #[derive(Default)]
-    struct Replica {
-        store: Spied<Accounts>,
+    struct Rows {
+        store: MemoryStore,
+        read: AtomicUsize,
+        broken: AtomicBool,
+    }
+
+    impl Store for Rows {
+        fn get(&self, key: &[u8], at: Sequence) -> Result<Option<Bytes>, StoreError> {
+            self.store.get(key, at)
+        }
+        fn scan<'a>(&'a self, from: &[u8], to: &[u8], at: Sequence, order: Order) -> Scan<'a> {
+            if self.broken.load(Relaxed) && from.starts_with(&record::keyspace(ACCOUNTS).0) {
+                return Box::new(std::iter::once(Err(StoreError::new("read", "a bad block"))));
+            }
+            let count = from.starts_with(&record::keyspace(HISTORY).0);
+            Box::new(self.store.scan(from, to, at, order).inspect(move |_| {
+                self.read.fetch_add(usize::from(count), Relaxed);
+            }))
+        }
+        fn versions<'a>(&'a self, at: Sequence) -> Versions<'a> {
+            self.store.versions(at)
+        }
+        fn put(&self, key: &[u8], value: Bytes, at: Sequence) {
+            self.store.put(key, value, at);
+        }
+        fn delete(&self, key: &[u8], at: Sequence) {
+            self.store.delete(key, at);
+        }
+        fn forget(&self, before: Sequence, dead_from: &[u8], dead_to: &[u8]) {
+            self.store.forget(before, dead_from, dead_to);
+        }
+    }
+
+    #[derive(Default)]
+    struct Replica<S = Spied<Accounts>> {
+        store: S,
         machines: Option<Machines>,
     }
 
-    impl Replica {
+    impl<S: Store> Replica<S> {
         fn machines(&mut self) -> &mut Machines {
             self.machines.get_or_insert_with(|| Machines::open(&self.store).unwrap())
         }
@@ -136,8 +208,16 @@ mod tests {
 
         fn warm(&mut self) -> bool {
             self.machines();
-            self.machines.as_mut().unwrap().warm(&self.store).unwrap()
+            self.machines.as_mut().unwrap().warm(&self.store)
         }
+    }
+
+    fn create(ids: &[u128]) -> Command {
+        let new = |id: &u128| {
+            let rule = Rule::Unlimited.into();
+            NewAccount { currency: "EUR".into(), rule, ..NewAccount::default() }.with_id(*id)
+        };
+        Operation::create_accounts(ids.iter().map(new).collect()).into_command()
     }
 
     fn transfer(id: u128, credit: u128, balances: bool) -> Command {
@@ -150,15 +230,8 @@ mod tests {
     /// some have a little, most have none; one is made while the others are read.
     #[test]
     fn warm_accounts_are_as_others_and_are_not_read_again() {
-        let (mut warm, mut other) = (Replica::default(), Replica::default());
+        let (mut warm, mut other): (Replica, Replica) = Default::default();
         let ids: Vec<u128> = (1..1800).step_by(3).collect();
-        let create = |ids: &[u128]| {
-            let new = |id: &u128| {
-                let rule = Rule::Unlimited.into();
-                NewAccount { currency: "EUR".into(), rule, ..NewAccount::default() }.with_id(*id)
-            };
-            Operation::create_accounts(ids.iter().map(new).collect()).into_command()
-        };
         let few = (1..=300).map(|id| transfer(10_000 + id, ids[id as usize % 50 + 2], false));
         let many = (1..=100).map(|id| transfer(20_000 + id, ids[1], false));
         for command in [create(&ids)].into_iter().chain(few).chain(many) {
@@ -176,5 +249,46 @@ mod tests {
             assert_eq!(warm.apply(command.clone()), other.apply(command), "account {id}");
         }
         assert_eq!(warm.store.spy.0.load(Relaxed), before);
+    }
+    /// The account with the largest id was read again and again: a node without work took a core, and did not stop.
+    #[test]
+    fn the_largest_id_ends_it() {
+        let mut replica: Replica = Replica::default();
+        replica.apply(create(&[1, u128::MAX]));
+        replica.machines = None;
+        assert!((0..10).any(|_| !replica.warm()));
+        let mut many: Replica = Replica::default();
+        let ids: Vec<u128> = (0..STEP as u128 - 1).map(|less| u128::MAX - less).collect();
+        // With the currency's world account, just as many as a step reads.
+        many.apply(create(&ids));
+        many.machines = None;
+        assert!((0..10).any(|_| !many.warm()));
+    }
+
+    /// The history of an account that was in memory already was read whole, ten million records in one step.
+    #[test]
+    fn a_long_history_that_is_not_wanted_is_not_read() {
+        let mut replica: Replica<Rows> = Replica::default();
+        replica.apply(create(&[1, 2, 3]));
+        for id in 0..3000 {
+            replica.apply(transfer(10_000 + id, 2, false));
+        }
+        replica.machines = None;
+        replica.apply(transfer(20_000, 2, false));
+        replica.store.read.store(0, Relaxed);
+        while replica.warm() {}
+        let read = replica.store.read.load(Relaxed);
+        assert!(read < 500, "{read} records were read");
+    }
+
+    /// A bad block in an account that nobody used stopped the node, at every start.
+    #[test]
+    fn what_cannot_be_read_ends_it_and_nothing_else() {
+        let mut replica: Replica<Rows> = Replica::default();
+        replica.apply(create(&[1, 2]));
+        replica.machines = None;
+        replica.store.broken.store(true, Relaxed);
+        assert!(!replica.warm());
+        replica.apply(transfer(10, 2, false));
     }
 }

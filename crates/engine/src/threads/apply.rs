@@ -30,23 +30,22 @@ impl ApplyThread {
 
     fn work_off(&mut self) -> Result<(), StoreError> {
         self.begin()?;
-        self.warm_while_idle()?;
+        self.warm_while_idle();
         let mut work = Vec::new();
         while self.work.take(&mut work) {
             self.step(&mut work)?;
-            self.warm_while_idle()?;
+            self.warm_while_idle();
         }
         Ok(())
     }
 
     /// Nobody waits for an entry: reads what entries to come will ask for.
-    fn warm_while_idle(&mut self) -> Result<(), StoreError> {
-        while self.work.is_empty() && self.warm()? {}
-        Ok(())
+    fn warm_while_idle(&mut self) {
+        while self.work.is_idle() && self.warm() {}
     }
 
     /// Reads a little of the state into memory; false once there is nothing left to do.
-    pub(super) fn warm(&mut self) -> Result<bool, StoreError> {
+    pub(super) fn warm(&mut self) -> bool {
         let store = Arc::clone(&self.shared.published.load().store);
         self.applier.warm(&*store)
     }

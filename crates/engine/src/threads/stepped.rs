@@ -274,8 +274,9 @@ fn work_off(apply: &Mutex<ApplyThread>, work: &WorkQueue, shared: &Shared) -> bo
     let mut items = Vec::new();
     work.take_now(&mut items);
     let any = !items.is_empty();
-    let outcome = if any { apply.lock().step(&mut items) } else { apply.lock().warm().map(|_| ()) };
-    if let Err(error) = outcome {
+    if !any {
+        apply.lock().warm();
+    } else if let Err(error) = apply.lock().step(&mut items) {
         shared.fail(&error);
     }
     any

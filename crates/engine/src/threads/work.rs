@@ -66,6 +66,11 @@ impl WorkQueue {
         self.queue.is_empty()
     }
 
+    /// Whether nothing waits and more may come.
+    pub(super) fn is_idle(&self) -> bool {
+        self.queue.is_idle()
+    }
+
     /// As [`Self::take`], without waiting.
     pub(super) fn take_now(&self, into: &mut Vec<Work>) {
         self.queue.take_more(into);
@@ -117,6 +122,19 @@ mod tests {
     fn committing(work: &Arc<WorkQueue>) -> std::thread::JoinHandle<()> {
         let work = Arc::clone(work);
         std::thread::spawn(move || (1..=3).for_each(|index| work.commit(entry(index, BYTES_MAX / 2 + 1))))
+    }
+
+    /// A replica that read accounts into memory while it had no work did so after it was told to end, too.
+    #[test]
+    fn a_closed_queue_is_not_idle() {
+        let work = WorkQueue::default();
+        assert!(work.is_idle());
+        work.extend([Work::Tick(1)]);
+        assert!(!work.is_idle());
+        work.take_now(&mut Vec::new());
+        assert!(work.is_idle());
+        work.close();
+        assert!(!work.is_idle());
     }
 
     #[test]

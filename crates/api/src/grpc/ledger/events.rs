@@ -29,7 +29,7 @@ pub(super) async fn stream(
     } else {
         let token: Token =
             resume.parse().map_err(|problem| Error::invalid(format_args!("resume: {problem}")))?;
-        if from_revision != 0 || token.position.is_some() {
+        if from_revision != 0 || token.place.is_some() {
             return Err(Error::invalid("resume: give the token of a response, and no from_revision with it"));
         }
         token.check(book, "resume").await?;
@@ -61,7 +61,7 @@ async fn send(
         let revision = (*complete_to).min(until).0;
         // Beyond the end of what was asked for there is nothing to go on with.
         let origin = Some(Origin { cluster, stamp: *recorded }).filter(|_| *complete_to <= until);
-        let token = Token { revision: Revision(revision), position: None, origin }.to_string();
+        let token = Token { revision: Revision(revision), place: None, origin }.to_string();
         if (!events.is_empty() || ended)
             && pieces.send(Ok(pb::EventsResponse { events, revision, token })).await.is_err()
         {

@@ -31,7 +31,7 @@ use serde_json::value::RawValue;
 /// Maximum characters of an amount.
 const AMOUNT_CHARACTERS_MAX: usize = 64;
 /// Maximum size of an amount's exponent: beyond it, no amount fits.
-const EXPONENT_MAX: i32 = 64;
+const EXPONENT_MAX: u32 = 64;
 
 /// The pages.
 pub(super) fn routes() -> Router<Desk> {
@@ -103,7 +103,7 @@ async fn create(
         wanted.currency.unwrap_or_else(|| desk.book.engine().settings().ledger.rt_balance_currency.clone());
     let currency = ids::currency(&code, "currency")?;
     let scale = desk.known_scale(currency, "currency").await.map_err(as_there)?;
-    let opening = wanted.balance.map(|balance| units(balance.get(), scale, "balance")).transpose()?;
+    let opening = wanted.balance.map(|balance| balance_of(&balance, scale)).transpose()?;
     check_texts(&wanted.account_number, &Default::default())
         .map_err(|(_, problem)| Problem::field("accountNumber", problem))?;
     let new = ledger::NewAccount {
@@ -123,13 +123,13 @@ async fn detail(State(desk): State<Desk>, Named(id): Named) -> Result<Response, 
     let id = ids::uuid(&id, "id")?;
     let view = desk.book.view(Consistency::Linearizable).await?;
     let account = ledger::account(view.view(), id)?.ok_or_else(|| unknown(id, "id"))?;
-    Ok(Json(Detail::of(&account.record, &account.balances)).into_response())
+    Ok(Json(Detail::of(&account.record, account.status(), &account.balances)).into_response())
 }
 
 async fn transfer(State(desk): State<Desk>, Body(message): Body<Message>) -> Result<Response, Problem> {
     let moved = Moved::of_message(&desk, &message).await?;
     let after = moved.apply(&desk).await?;
-    Ok(Json(Detail::of(&moved.from, &after)).into_response())
+    Ok(Json(Detail::of(&moved.from, moved.from.status(), &after)).into_response())
 }
 
 /// Accepts a transfer, whose result is in the journal.
@@ -137,7 +137,11 @@ async fn accept(State(desk): State<Desk>, Body(message): Body<Message>) -> Resul
     let moved = Moved::of_message(&desk, &message).await?;
     let mut command = Transfers::new(false);
     command.push(&moved.transfer());
-    apply(&desk, command, None, false).await?;
+    let replies = apply(&desk, command, None, false).await?.replies;
+    // The only refusal that is not in the journal.
+    if replies.iter().any(|reply| reply.code == Code::IdConflict) {
+        return Err(Problem::refused(Code::IdConflict, None).named("transactionId"));
+    }
     Ok(StatusCode::ACCEPTED)
 }
 
@@ -173,7 +177,7 @@ async fn across(
     let (debit, credit) = if into { (world, own) } else { (own, world) };
     let moved = Moved { id: request_id(headers)?, debit, credit, amount, from: account };
     let after = moved.apply(desk).await?;
-    Ok(Json(Detail::of(&moved.from, &after)).into_response())
+    Ok(Json(Detail::of(&moved.from, moved.from.status(), &after)).into_response())
 }
 
 async fn transact(
@@ -229,7 +233,7 @@ impl Moved {
 }
 
 impl Detail {
-    fn of(account: &AccountRecord, balances: &Balances) -> Self {
+    fn of(account: &AccountRecord, status: Status, balances: &Balances) -> Self {
         let number = |plus, minus| {
             let text = format_signed(plus, minus, account.scale);
             RawValue::from_string(text).expect("a decimal number is JSON")
@@ -244,7 +248,7 @@ impl Detail {
             account_currency: account.origin.currency.clone(),
             balance: number(balances.credits_posted, balances.debits_posted),
             total_locked: number(balances.debits_pending, 0),
-            status: match account.status() {
+            status: match status {
                 Status::Active => "ACTIVE",
                 Status::Pending => "PENDING",
                 Status::Frozen => "FROZEN",
@@ -282,12 +286,23 @@ fn request_id(headers: &HeaderMap) -> Result<u128, Problem> {
     ids::uuid(id.ok_or_else(|| Problem::field("X-Request-ID", "missing: a UUID"))?, "X-Request-ID")
 }
 
+/// The balance of a new account, which may be zero.
+fn balance_of(raw: &RawValue, scale: u32) -> Result<u128, Problem> {
+    let balance = units(raw.get(), scale, "balance")?;
+    let mantissa = raw.get().split(['e', 'E']).next().unwrap_or_default();
+    if balance == 0 && mantissa.bytes().any(|byte| (b'1'..=b'9').contains(&byte)) {
+        return Err(nothing("balance", raw, scale));
+    }
+    Ok(balance)
+}
+
+fn nothing(field: &str, raw: &RawValue, scale: u32) -> Problem {
+    Problem::field(field, format!("{} is nothing in a currency of {scale} decimals", raw.get()))
+}
+
 fn amount(raw: &RawValue, scale: u32) -> Result<u128, Problem> {
     match units(raw.get(), scale, "amount")? {
-        0 => Err(Problem::field(
-            "amount",
-            format!("{} is nothing in a currency of {scale} decimals", raw.get()),
-        )),
+        0 => Err(nothing("amount", raw, scale)),
         amount => Ok(amount),
     }
 }
@@ -303,7 +318,7 @@ fn units(json: &str, scale: u32, field: &str) -> Result<u128, Problem> {
     }
     let (mantissa, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
     let exponent =
-        exponent.parse::<i32>().ok().filter(|size| size.abs() <= EXPONENT_MAX).ok_or_else(wrong)?;
+        exponent.parse::<i32>().ok().filter(|size| size.unsigned_abs() <= EXPONENT_MAX).ok_or_else(wrong)?;
     let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
     let digits = [whole, fraction].concat();
     if whole.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -346,6 +361,7 @@ mod tests {
             ("-1", None),
             ("1e99", None),
             ("1e-99", None),
+            ("1e-2147483648", None),
             ("1e", None),
             (".5", None),
             ("true", None),
@@ -403,6 +419,16 @@ mod tests {
             for path in ["/account:transfer/message", "/account:transfer/async"] {
                 let (status, body) = pages.ask("POST", path, None, &message(3, json!(1))).await;
                 assert_eq!((status, body), (202, Value::Null));
+            }
+            for path in ["/account:transfer/message", "/account:transfer/async"] {
+                let (status, _) = pages.ask("POST", path, None, &message(3, json!(2))).await;
+                assert_eq!(status, 409, "it would be lost, and nobody told");
+            }
+            for (balance, status) in [(json!(0.001), 400), (json!(0.0), 201)] {
+                let id = "0190b5e2-7f2c-7c1e-9d1a-000000000031";
+                let new = json!({"accountNumber": "b", "balance": balance});
+                let made = pages.with_headers("POST", "/account", [("x-request-id", id)], &new).await;
+                assert_eq!(made.0, status, "{new}");
             }
             let transaction = json!({"from": TWO, "to": ONE, "amount": 3});
             let id = "0190b5e2-7f2c-7c1e-9d1a-000000000021";

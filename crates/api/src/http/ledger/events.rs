@@ -14,7 +14,7 @@ use super::units::Units;
 use crate::error::Error;
 use crate::http::extract::Params;
 use crate::http::problem::Problem;
-use crate::ledger::{Feed, Origin, Piece, Token, check_first};
+use crate::ledger::{Feed, Origin, Piece, Place, Token, check_first};
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::IntoResponse;
@@ -68,7 +68,7 @@ pub(super) async fn follow(
         }
         (None, None) => desk.book.engine().latest().progress().revision.next(),
     };
-    let seen = token.map(|token| (token.revision, token.position.unwrap_or(u32::MAX)));
+    let seen = token.map(|token| (token.revision, token.place.unwrap_or(Place::Other(u32::MAX))));
     let feed = Feed::new(desk.book.engine(), first, PIECE_BYTES);
     let (batches, receiver) = mpsc::channel(BATCHES_MAX);
     tokio::spawn(async move {
@@ -85,13 +85,13 @@ pub(super) async fn follow(
 }
 
 /// An event, its position, and its bytes.
-type Placed = ((Revision, u32), usize, Event);
+type Placed = ((Revision, Place), usize, Event);
 type Batches = mpsc::Sender<Vec<Event>>;
 
 async fn send(
     desk: &Desk,
     mut feed: Feed,
-    seen: Option<(Revision, u32)>,
+    seen: Option<(Revision, Place)>,
     batches: &Batches,
 ) -> Result<(), Error> {
     let mut units = Units::default();
@@ -101,7 +101,7 @@ async fn send(
         let (mut batch, mut batch_bytes) = (Vec::new(), 0);
         for part in parts {
             for (at, bytes, event) in shown(desk, part, &mut units)? {
-                if seen.is_some_and(|seen| at <= seen) {
+                if seen.is_some_and(|seen| at.0 < seen.0 || at.0 == seen.0 && at.1.is_seen(seen.1)) {
                     continue;
                 }
                 batch.push(event);
@@ -130,12 +130,17 @@ fn shown(desk: &Desk, part: &Journal, units: &mut Units) -> Result<Vec<Placed>, 
             let view = desk.book.engine().latest();
             let shown = |entry| {
                 let unit = units.of(view.view(), entry)?;
-                event("transfer", (entry.revision, entry.position), origin, &Transfer::of_entry(entry, unit))
+                event(
+                    "transfer",
+                    (entry.revision, Place::Other(entry.position)),
+                    origin,
+                    &Transfer::of_entry(entry, unit),
+                )
             };
             entries.iter().map(shown).collect()
         }
         Journal::Accounts(revision, _, accounts) => {
-            let places = (0..).map(|place| (*revision, place));
+            let places = (0..).map(|place| (*revision, Place::Account(place)));
             places
                 .zip(accounts)
                 .map(|(at, account)| event("account", at, origin, &Account::of(account)))
@@ -143,15 +148,15 @@ fn shown(desk: &Desk, part: &Journal, units: &mut Units) -> Result<Vec<Placed>, 
         }
         Journal::Currency(revision, _, currency, scale) => {
             let unit = serde_json::json!({ "code": currency.to_string(), "scale": scale });
-            Ok(vec![event("currency", (*revision, 0), origin, &unit)?])
+            Ok(vec![event("currency", (*revision, Place::Other(0)), origin, &unit)?])
         }
     }
 }
 
-fn event(kind: &str, at: (Revision, u32), origin: Origin, data: &impl Serialize) -> Result<Placed, Error> {
+fn event(kind: &str, at: (Revision, Place), origin: Origin, data: &impl Serialize) -> Result<Placed, Error> {
     let data = serde_json::to_string(data).map_err(Error::fault)?;
     let bytes = data.len();
-    let token = Token { revision: at.0, position: Some(at.1), origin: Some(origin) };
+    let token = Token { revision: at.0, place: Some(at.1), origin: Some(origin) };
     Ok((at, bytes, Event::default().event(kind).id(token.to_string()).data(data)))
 }
 

@@ -993,7 +993,7 @@ pub(crate) struct NewIndexes {
     /// All others are switched off.
     #[serde(deserialize_with = "lists::values::<_, _, 5>")]
     pub(super) on: Vec<IndexName>,
-    /// Refuse a single or pending transfer (`reference_taken`) if another one since then has its reference.
+    /// Refuse a single or pending transfer (`reference_taken`) if another one has taken its reference while references were unique.
     #[serde(default)]
     pub(super) unique_references: bool,
 }

@@ -40,6 +40,9 @@ impl From<AccountCode> for Problem {
                 (StatusCode::UNPROCESSABLE_ENTITY, "above_maximum", Some("maximum_balance"))
             }
             AccountCode::LinkedFailed => (StatusCode::UNPROCESSABLE_ENTITY, "linked_failed", None),
+            AccountCode::OpeningRefused(code @ Code::IdConflict) => {
+                (StatusCode::CONFLICT, code.name(), Some("id"))
+            }
             AccountCode::OpeningRefused(code) => {
                 (StatusCode::UNPROCESSABLE_ENTITY, code.name(), Some("initial_balance"))
             }

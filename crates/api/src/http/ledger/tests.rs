@@ -578,3 +578,24 @@ fn texts_are_bounded_too_and_may_be_absent() {
         assert_eq!(malformed::<AccountPatch>(json), None);
     }
 }
+
+/// Accounts and their opening transfers have one revision, and numbers of their own: who had seen account 70 was taken to have
+/// seen transfer 70 too, which was never sent.
+#[test]
+fn who_comes_back_between_accounts_and_their_openings_misses_nothing() {
+    with_pages(async |mut pages| {
+        let (_, before) = pages.get("/v1/accounts/@world%2FEUR").await;
+        let revision = before["balance_revision"].as_u64().unwrap_or(0) + 1;
+        let account = json!({"currency": "EUR", "initial_balance": "1"});
+        let made = pages.post("/v1/accounts/batch", "many", &json!({"accounts": vec![account; 100]})).await;
+        assert_eq!(made.0, 200, "{made:?}");
+        let from = format!("?from_revision={revision}");
+        let (_, ids) = pages.events(&from, "", 200).await;
+        let ids: Vec<String> = ids.into_iter().take(200).collect();
+        for seen in [0, 1, 63, 64, 65, 98, 99, 100, 150, 198] {
+            let left = 199 - seen;
+            let (status, rest) = pages.events("", &ids[seen], left).await;
+            assert_eq!((status, &rest[..left]), (200, &ids[seen + 1..]), "after {}", ids[seen]);
+        }
+    });
+}
