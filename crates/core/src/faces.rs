@@ -189,12 +189,13 @@ impl Faces {
     pub(crate) fn expire(&mut self, entry: &mut Entry<'_>, allowed: Allowance) -> Result<(), StoreError> {
         self.kv.begin_entry(allowed);
         let (mut left, stamp) = (allowed.most, entry.progress().stamp);
-        for due in self.kv.due(entry.view(), stamp, left)? {
+        let due = self.kv.due(entry.view(), stamp, left)?;
+        for (place, first) in due.iter().enumerate() {
             if !self.kv.has_room() {
-                self.kv.put_off(&due);
+                self.kv.put_off(&due[place..]);
                 break;
             }
-            entry.run(|tx| self.kv.expire(tx, due))?;
+            entry.run(|tx| self.kv.expire(tx, first.clone()))?;
             left -= 1;
         }
         for due in self.route.due(entry.view(), stamp, left)? {

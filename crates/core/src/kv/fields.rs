@@ -297,11 +297,11 @@ impl Machine {
 
     /// No key holds the collection any more: its records are deleted with what expires from now on.
     pub(super) fn give_up(&mut self, tx: &mut Tx<'_>, id: CollectionId) {
-        self.expect_expiry(tx, tx.stamp(), &Expiring::Garbage(id));
+        self.garbage.add(tx, tx.stamp(), &Expiring::Garbage(id).encode());
     }
 
     /// Deletes fields that no key holds any more: as many as the entry may, the rest follows.
-    pub(super) fn clear(&mut self, tx: &mut Tx<'_>, id: CollectionId) -> Result<(), StoreError> {
+    pub(super) fn clear(&mut self, tx: &mut Tx<'_>, id: CollectionId, due: Stamp) -> Result<(), StoreError> {
         let most = match self.work.lease_step {
             0 => self.work.lease_keys_left,
             step => self.work.lease_keys_left.min(step),
@@ -332,8 +332,8 @@ impl Machine {
             self.clearing.clear();
         }
         self.clearing.insert(id, behind);
-        // Not at once: the entry that led here is deleted by the same command.
-        self.expect_expiry(tx, after(tx.stamp(), 1), &Expiring::Garbage(id));
+        // Before all others: one after the other, so that few places have to be remembered.
+        self.garbage.add(tx, Stamp(due.0.saturating_sub(1)), &Expiring::Garbage(id).encode());
         Ok(())
     }
 }
@@ -344,7 +344,7 @@ const CLEARING_MAX: usize = 64;
 #[cfg(test)]
 mod tests {
     use super::super::command::{Delete, Operation, Put};
-    use super::super::record::{EXPIRIES, FIELDS};
+    use super::super::record::{EXPIRIES, FIELDS, GARBAGE};
     use super::super::reply::Reply;
     use super::*;
     use crate::store::spied::{Spied, Spy};
@@ -429,6 +429,35 @@ mod tests {
             assert!(!from.starts_with(&FIELDS), "fields are looked for");
             None
         }
+    }
+
+    /// A lease that ended after many large hashes were deleted had to wait until all their fields were gone.
+    #[test]
+    fn what_is_due_does_not_wait_for_garbage() {
+        let store = MemoryStore::new();
+        let mut machines = Machines::open(&store).unwrap();
+        let grant = Operation::LeaseGrant(super::super::LeaseGrant { id: 7, ttl_s: 1 }).into_command();
+        let attached = Put { key: "leased".into(), lease: 7, ..Put::default() };
+        apply(&mut machines, &store, 1, &[grant, Operation::Put(attached).into_command()]);
+        for number in 0..3u8 {
+            let change = |field: u32| put(Bytes::from(field.to_string()), None);
+            let (key, changes) = (Bytes::from(vec![b'h', number]), (0..5000).map(change).collect());
+            let write = WriteFields { key: key.clone(), changes, ..WriteFields::default() };
+            apply(&mut machines, &store, 2, &[Operation::WriteFields(write).into_command()]);
+            let delete = Delete { key, ..Delete::default() };
+            apply(&mut machines, &store, 10, &[Operation::Delete(delete).into_command()]);
+        }
+        let expire = system::Operation::Expire(u32::MAX).into_command();
+        let (_, events) = apply(&mut machines, &store, 1001, std::slice::from_ref(&expire));
+        assert_eq!(events.len(), 1, "the lease's key is deleted");
+        let mut entries = 0;
+        while count(&store, &machines, &FIELDS) > 0 {
+            apply(&mut machines, &store, 1002 + entries, std::slice::from_ref(&expire));
+            entries += 1;
+        }
+        assert!(entries < 10, "{entries} entries");
+        assert_eq!(count(&store, &machines, &GARBAGE), 0);
+        assert_eq!(machines.next_deadline(), None);
     }
 
     /// One small command had each replica hold, and write again, all values of the fields that it named.

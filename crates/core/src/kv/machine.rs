@@ -42,6 +42,8 @@ pub const LEASE_TTL_S_MAX: i64 = 9_000_000_000;
 #[derive(Debug)]
 pub struct Machine {
     pub(super) expiries: ExpiryIndex,
+    /// Collections that no key holds any more. Apart, so that what is due does not wait until they are gone.
+    pub(super) garbage: ExpiryIndex,
     recent: Recent,
     /// By lease that ends in steps: where the attachments begin that are left. Those before have left deletions
     /// behind, which a look from the beginning would pass over again. Invisible from outside, so what is
@@ -61,6 +63,7 @@ impl Machine {
     pub fn open(view: View<'_>) -> Result<Self, StoreError> {
         Ok(Self {
             expiries: ExpiryIndex::open(view, record::EXPIRIES)?,
+            garbage: ExpiryIndex::open(view, record::GARBAGE)?,
             recent: Recent::default(),
             ending: BTreeMap::new(),
             clearing: BTreeMap::new(),
@@ -70,7 +73,7 @@ impl Machine {
 
     /// When the next lease or key may expire; never later than it does.
     pub fn next_deadline(&self) -> Option<Stamp> {
-        self.expiries.next_deadline()
+        [self.expiries.next_deadline(), self.garbage.next_deadline()].into_iter().flatten().min()
     }
 
     /// Applies one command.
@@ -367,8 +370,8 @@ impl Machine {
         self.expiries.add(tx, deadline, &what.encode());
     }
 
-    /// The first leases and keys, at most `max`, whose deadline `stamp` has reached. The caller must pass
-    /// each to [`Self::expire`], in this order, before anything else.
+    /// The first leases, keys and fields, at most `max`, whose deadline `stamp` has reached, and then what no key holds any
+    /// more. The caller must pass each to [`Self::expire`], in this order, before anything else.
     ///
     /// # Errors
     /// The store failed.
@@ -378,7 +381,9 @@ impl Machine {
         stamp: Stamp,
         max: usize,
     ) -> Result<Vec<Expiry>, StoreError> {
-        self.expiries.take_due(view, stamp, max)
+        let mut due = self.expiries.take_due(view, stamp, max)?;
+        due.extend(self.garbage.take_due(view, stamp, max - due.len())?);
+        Ok(due)
     }
 
     /// Whether the present entry may let more expire.
@@ -386,9 +391,11 @@ impl Machine {
         self.work.lease_keys_left > 0
     }
 
-    /// Leaves what [`Self::due`] returned to the next entry, from `first` on.
-    pub(crate) fn put_off(&mut self, first: &Expiry) {
-        self.expiries.put_off(first);
+    /// Leaves `left` of what [`Self::due`] returned to the next entry.
+    pub(crate) fn put_off(&mut self, left: &[Expiry]) {
+        let (garbage, others) = left.iter().partition::<Vec<_>, _>(|due| Expiring::is_garbage(&due.subject));
+        others.first().into_iter().for_each(|first| self.expiries.put_off(first));
+        garbage.first().into_iter().for_each(|first| self.garbage.put_off(first));
     }
 
     /// Ends a lease or deletes a key whose deadline has come, unless the deadline has moved.
@@ -396,12 +403,13 @@ impl Machine {
     /// # Errors
     /// The store failed.
     pub(crate) fn expire(&mut self, tx: &mut Tx<'_>, due: Expiry) -> Result<(), StoreError> {
-        self.expiries.remove(tx, due.deadline, &due.subject);
+        let index = if Expiring::is_garbage(&due.subject) { &self.garbage } else { &self.expiries };
+        index.remove(tx, due.deadline, &due.subject);
         match Expiring::decode(due.subject)? {
             Expiring::Lease(id) => self.expire_lease(tx, id, due.deadline),
             Expiring::Key(key) => self.expire_key(tx, &key, due.deadline),
             Expiring::Field(id, field) => self.expire_field(tx, id, &field, due.deadline),
-            Expiring::Garbage(id) => self.clear(tx, id),
+            Expiring::Garbage(id) => self.clear(tx, id, due.deadline),
         }
     }
 

@@ -10,7 +10,8 @@
 //! 0x01 'f' collection, field            -> a field of a hash
 //! 0x01 'c' collection                   -> the key of a collection with fields that expire
 //! 0x01 'x' u64 deadline, 'f', collection, field -> nothing: look at the field at the deadline
-//! 0x01 'x' u64 deadline, 'g', collection        -> nothing: no key holds the collection, its records are deleted
+//! 0x01 'y' u64 deadline, 'g', collection        -> nothing: no key holds the collection, its records are deleted, after
+//!                                                  all that is due
 //! ```
 //!
 //! A key that is no string has a *collection*: records of its own, named by the position of the command that made it
@@ -63,6 +64,8 @@ pub(super) const FIELDS: [u8; 2] = [FACE, b'f'];
 const OWNERS: [u8; 2] = [FACE, b'c'];
 /// The keyspace of the expiry index.
 pub(super) const EXPIRIES: [u8; 2] = [FACE, b'x'];
+/// The keyspace of the expiry index of collections that no key holds any more.
+pub(super) const GARBAGE: [u8; 2] = [FACE, b'y'];
 
 /// The store key of a client's key.
 pub(super) fn store_key(key: &[u8]) -> Vec<u8> {
@@ -228,6 +231,11 @@ pub(super) enum Expiring {
 }
 
 impl Expiring {
+    /// Whether an encoded subject is a collection that no key holds any more.
+    pub(super) fn is_garbage(subject: &[u8]) -> bool {
+        subject.first() == Some(&b'g')
+    }
+
     pub(super) fn encode(&self) -> Vec<u8> {
         match self {
             Self::Lease(id) => [b"l", &id.to_be_bytes()[..]].concat(),
