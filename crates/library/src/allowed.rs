@@ -42,6 +42,9 @@ pub(crate) fn location(location: &str, sources: &[String]) -> Result<(), SourceE
             _ => Err(refuse(unlisted(sources))),
         };
     }
+    if !is_plain(location) {
+        return Err(refuse("is no plain URL: it has a backslash, a space, or another character that servers read as something else".into()));
+    }
     if sources.iter().any(|source| is_below(location, source)) {
         return Ok(());
     }
@@ -75,6 +78,13 @@ pub(crate) fn allows_file(file: &Path, sources: &[String]) -> io::Result<bool> {
 fn unlisted(sources: &[String]) -> String {
     let listed = if sources.is_empty() { "nothing".to_owned() } else { sources.join(", ") };
     format!("may not be read by this node: table.sources allows {listed}; add the folder or the URL above it")
+}
+
+/// Whether whoever asks for the URL asks for what stands there: parsers take a backslash for a slash, leave out tabs, and
+/// decode hosts.
+fn is_plain(url: &str) -> bool {
+    url.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'\\')
+        && authority(url).is_none_or(|authority| !authority.contains('%'))
 }
 
 /// Whether a URL is that of `root`, or below it.
@@ -156,6 +166,8 @@ mod tests {
             "http://host/a",
             "https://host/a/../b",
             "https://host/a/%2e%2e/b",
+            "https://host/a/..\\b",
+            "https://host/a/.\t./b",
             "s3://bucket/tablesx",
             "http://127.0.0.1:90001/x",
             "/etc",
@@ -178,6 +190,16 @@ mod tests {
             let error = refused(secret, &[ANYWHERE]).unwrap_or_else(|| panic!("{secret} was allowed"));
             assert!(error.contains("link-local"), "{error}");
             assert_eq!(refused(secret, &[secret]), None);
+        }
+        for hidden in [
+            "http://169.254.169.254\\x",
+            "http://169.254.169.25\t4/x",
+            "http://%31%36%39.254.169.254/x",
+            "http://１69.254.169.254/x",
+            "http://169.254.169.254 /x",
+        ] {
+            let error = refused(hidden, &[ANYWHERE]).unwrap_or_else(|| panic!("{hidden} was allowed"));
+            assert!(error.contains("no plain URL"), "{error}");
         }
         assert_eq!(refused("http://127.0.0.1:9000/x", &[ANYWHERE]), None);
     }

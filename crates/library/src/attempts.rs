@@ -109,6 +109,9 @@ impl Attempts {
         let Some(attempt) = self.layers.get_mut(id).filter(|attempt| attempt.told) else { return false };
         (attempt.told, attempt.failures, attempt.failure) = (false, 0, None);
         attempt.not_before = attempt.not_before.map(|at| at.min(now + PAUSE_FIRST));
+        // One that is under way asks the place where the content was published before.
+        let stopped = attempt.running.take();
+        self.ending.extend(stopped.map(|running| (id.to_owned(), running.handle)));
         true
     }
 

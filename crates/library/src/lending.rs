@@ -3,8 +3,8 @@
 //! A file is named by its layer's id, which is a digest of the content, and its name in the manifest. A replica lends
 //! what has its final name in its data folder. Whoever borrows trusts nobody: it checks what it got.
 //!
-//! **Invariant: Bounded.** A borrower takes `table.peer_bytes_per_second` at most, so that those that serve lookups are
-//! not kept busy by one that catches up.
+//! **Invariant: Bounded.** A borrower takes `table.peer_bytes_per_second` at most for each layer, of which it fetches two
+//! at once, so that those that serve lookups are not kept busy by one that catches up.
 
 use quoin_engine::Engine;
 use quoin_table::FileEntry;

@@ -13,7 +13,8 @@ quoin_engine::settings! {
         /// Maximum keys of one lookup. Default 100000, at least 1, at most 10000000.
         pub keys_max: usize = 100_000,
         /// How fast files are fetched from other replicas, which happens where the published place does not have
-        /// them, bytes per second; 0 fetches none from replicas. Default 256 MiB, at least 0, at most 16 GiB.
+        /// them, bytes per second for each of the two that are fetched at once; 0 fetches none from replicas.
+        /// Default 256 MiB, at least 0, at most 16 GiB.
         pub peer_bytes_per_second: u64 = 256 << 20,
         /// From where tables may be read: folders and URLs, each with all that is below it, or * for anywhere but
         /// link-local addresses. Default empty: * on a node that clients reach on loopback alone, else nothing.
