@@ -14,7 +14,7 @@ pub struct StoreOptions {
     pub memtables_sealed_max: usize,
     /// A memtable is sealed when it reaches this age, so that the log can be purged.
     pub flush_after: Duration,
-    /// From this many unmerged flushes on, each entry is delayed a little.
+    /// From this many unmerged flushes on, the writer is slowed down, by the byte.
     pub first_level_slow: usize,
     /// From this many unmerged flushes on, applying waits for the compactor.
     pub first_level_stop: usize,
@@ -39,7 +39,8 @@ impl Default for StoreOptions {
             memtable_bytes: 64 << 20,
             memtables_sealed_max: 3,
             flush_after: Duration::from_secs(60),
-            first_level_slow: 12,
+            // Merging many at once writes the next level less often.
+            first_level_slow: 18,
             first_level_stop: 24,
             table_bytes: 64 << 20,
             block_bytes: 4096,
