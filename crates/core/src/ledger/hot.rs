@@ -249,22 +249,19 @@ impl Hot {
     }
 
     fn insert(&mut self, new: Slot, now: u64) -> u32 {
-        let place = match self.chunks.last() {
-            _ if self.is_full() => {
-                let place = self.make_room(now);
-                self.places.remove(self.get(place).id, &self.chunks);
-                place
-            }
-            Some(chunk) if chunk.len() < CHUNK => self.len() as u32,
-            _ => {
+        let place = if self.is_full() {
+            let place = self.make_room(now);
+            self.places.remove(self.get(place).id, &self.chunks);
+            *self.get_mut(place) = new;
+            place
+        } else {
+            let place = self.len();
+            if place.is_multiple_of(CHUNK) {
                 self.chunks.push(Vec::with_capacity(CHUNK));
-                self.len() as u32
             }
+            self.chunks[place / CHUNK].push(new);
+            place as u32
         };
-        match self.chunks[place as usize / CHUNK].get_mut(place as usize % CHUNK) {
-            Some(slot) => *slot = new,
-            None => self.chunks[place as usize / CHUNK].push(new),
-        }
         self.places.insert(place, &self.chunks);
         place
     }

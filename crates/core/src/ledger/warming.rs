@@ -45,12 +45,8 @@ impl Warming {
             accounts.push((record::decode_id(&key[2..])?, value));
         }
         self.done = accounts.len() < STEP;
-        let wanted = accounts.iter().filter(|(id, _)| !hot.holds(*id)).map(|(id, _)| *id);
-        let Some((first, last)) = wanted.clone().next().zip(wanted.last()) else {
-            self.pass(accounts.last().map(|(id, _)| *id));
-            return Ok(());
-        };
-        let mut histories = Histories::new(view, first, last);
+        let Some(((first, _), (last, _))) = accounts.first().zip(accounts.last()) else { return Ok(()) };
+        let mut histories = Histories::new(view, *first, *last);
         for (id, value) in &accounts {
             if hot.is_full() {
                 self.done = true;
@@ -66,19 +62,12 @@ impl Warming {
                     .map_err(|error| StoreError::new("read an account", error))?;
                 hot.warm(&account, newest, view.sequence().0);
             }
-            self.pass(Some(*id));
+            match id.checked_add(1) {
+                Some(next) => self.next = next,
+                None => self.done = true,
+            }
         }
         Ok(())
-    }
-
-    /// The accounts up to this one have been read.
-    fn pass(&mut self, id: Option<u128>) {
-        match id.map(|id| id.checked_add(1)) {
-            Some(Some(next)) => self.next = next,
-            // The largest id there is.
-            Some(None) => self.done = true,
-            None => {}
-        }
     }
 }
 
@@ -106,11 +95,7 @@ impl<'a> Histories<'a> {
             if owner > id {
                 break;
             }
-            if passed == PASSED_MAX && owner < id {
-                // An account with a long history that is not wanted.
-                (self.rows, passed) = (scan(self.view, id, self.last), 0);
-                continue;
-            }
+            // A long history, its own or that of an account that is not wanted.
             if passed == PASSED_MAX {
                 let next = id.saturating_add(1);
                 self.rows = scan(self.view, next, self.last.max(next));
@@ -135,65 +120,44 @@ fn scan(view: View<'_>, first: u128, last: u128) -> std::iter::Peekable<crate::s
 mod tests {
     use super::super::{Kind, NewAccount, Operation, Rule, Transfer, Transfers};
     use super::*;
+    use crate::store::Scan;
     use crate::store::spied::{Spied, Spy};
-    use crate::store::{MemoryStore, Scan, Store, Versions};
-    use crate::types::Sequence;
     use crate::{Batch, Command, Machines, Reply, Stamp, Term};
-    use bytes::Bytes;
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
-    /// Counts the accounts that are read.
+    /// Counts the accounts that are looked up, and the records of history that are passed; can refuse to read accounts in
+    /// order.
     #[derive(Default)]
-    struct Accounts(AtomicUsize);
-
-    impl Spy for Accounts {
-        fn before_get(&self, key: &[u8]) {
-            self.0.fetch_add(usize::from(key.starts_with(&record::keyspace(ACCOUNTS).0)), Relaxed);
-        }
-    }
-
-    /// Counts the records of history that are read, and can refuse to read accounts.
-    #[derive(Default)]
-    struct Rows {
-        store: MemoryStore,
-        read: AtomicUsize,
+    struct Reads {
+        accounts: AtomicUsize,
+        histories: AtomicUsize,
         broken: AtomicBool,
     }
 
-    impl Store for Rows {
-        fn get(&self, key: &[u8], at: Sequence) -> Result<Option<Bytes>, StoreError> {
-            self.store.get(key, at)
+    impl Spy for Reads {
+        fn before_get(&self, key: &[u8]) {
+            self.accounts.fetch_add(usize::from(key.starts_with(&record::keyspace(ACCOUNTS).0)), Relaxed);
         }
-        fn scan<'a>(&'a self, from: &[u8], to: &[u8], at: Sequence, order: Order) -> Scan<'a> {
-            if self.broken.load(Relaxed) && from.starts_with(&record::keyspace(ACCOUNTS).0) {
-                return Box::new(std::iter::once(Err(StoreError::new("read", "a bad block"))));
-            }
-            let count = from.starts_with(&record::keyspace(HISTORY).0);
-            Box::new(self.store.scan(from, to, at, order).inspect(move |_| {
-                self.read.fetch_add(usize::from(count), Relaxed);
-            }))
+
+        fn instead_of_scan<'a>(&'a self, from: &[u8], _to: &[u8]) -> Option<Scan<'a>> {
+            let breaks = self.broken.load(Relaxed) && from.starts_with(&record::keyspace(ACCOUNTS).0);
+            breaks.then(|| -> Scan<'a> {
+                Box::new(std::iter::once(Err(StoreError::new("read", "a bad block"))))
+            })
         }
-        fn versions<'a>(&'a self, at: Sequence) -> Versions<'a> {
-            self.store.versions(at)
-        }
-        fn put(&self, key: &[u8], value: Bytes, at: Sequence) {
-            self.store.put(key, value, at);
-        }
-        fn delete(&self, key: &[u8], at: Sequence) {
-            self.store.delete(key, at);
-        }
-        fn forget(&self, before: Sequence, dead_from: &[u8], dead_to: &[u8]) {
-            self.store.forget(before, dead_from, dead_to);
+
+        fn scanned(&self, key: &[u8]) {
+            self.histories.fetch_add(usize::from(key.starts_with(&record::keyspace(HISTORY).0)), Relaxed);
         }
     }
 
     #[derive(Default)]
-    struct Replica<S = Spied<Accounts>> {
-        store: S,
+    struct Replica {
+        store: Spied<Reads>,
         machines: Option<Machines>,
     }
 
-    impl<S: Store> Replica<S> {
+    impl Replica {
         fn machines(&mut self) -> &mut Machines {
             self.machines.get_or_insert_with(|| Machines::open(&self.store).unwrap())
         }
@@ -230,7 +194,7 @@ mod tests {
     /// some have a little, most have none; one is made while the others are read.
     #[test]
     fn warm_accounts_are_as_others_and_are_not_read_again() {
-        let (mut warm, mut other): (Replica, Replica) = Default::default();
+        let (mut warm, mut other) = (Replica::default(), Replica::default());
         let ids: Vec<u128> = (1..1800).step_by(3).collect();
         let few = (1..=300).map(|id| transfer(10_000 + id, ids[id as usize % 50 + 2], false));
         let many = (1..=100).map(|id| transfer(20_000 + id, ids[1], false));
@@ -243,21 +207,21 @@ mod tests {
             assert_eq!(warm.apply(command.clone()), other.apply(command));
         }
         while warm.warm() {}
-        let before = warm.store.spy.0.load(Relaxed);
+        let before = warm.store.spy.accounts.load(Relaxed);
         for (number, id) in ids.iter().chain(&[2, 5]).skip(1).enumerate() {
             let command = transfer(40_000 + number as u128, *id, true);
             assert_eq!(warm.apply(command.clone()), other.apply(command), "account {id}");
         }
-        assert_eq!(warm.store.spy.0.load(Relaxed), before);
+        assert_eq!(warm.store.spy.accounts.load(Relaxed), before);
     }
     /// The account with the largest id was read again and again: a node without work took a core, and did not stop.
     #[test]
     fn the_largest_id_ends_it() {
-        let mut replica: Replica = Replica::default();
+        let mut replica = Replica::default();
         replica.apply(create(&[1, u128::MAX]));
         replica.machines = None;
         assert!((0..10).any(|_| !replica.warm()));
-        let mut many: Replica = Replica::default();
+        let mut many = Replica::default();
         let ids: Vec<u128> = (0..STEP as u128 - 1).map(|less| u128::MAX - less).collect();
         // With the currency's world account, just as many as a step reads.
         many.apply(create(&ids));
@@ -268,26 +232,26 @@ mod tests {
     /// The history of an account that was in memory already was read whole, ten million records in one step.
     #[test]
     fn a_long_history_that_is_not_wanted_is_not_read() {
-        let mut replica: Replica<Rows> = Replica::default();
+        let mut replica = Replica::default();
         replica.apply(create(&[1, 2, 3]));
         for id in 0..3000 {
             replica.apply(transfer(10_000 + id, 2, false));
         }
         replica.machines = None;
         replica.apply(transfer(20_000, 2, false));
-        replica.store.read.store(0, Relaxed);
+        replica.store.spy.histories.store(0, Relaxed);
         while replica.warm() {}
-        let read = replica.store.read.load(Relaxed);
+        let read = replica.store.spy.histories.load(Relaxed);
         assert!(read < 500, "{read} records were read");
     }
 
     /// A bad block in an account that nobody used stopped the node, at every start.
     #[test]
     fn what_cannot_be_read_ends_it_and_nothing_else() {
-        let mut replica: Replica<Rows> = Replica::default();
+        let mut replica = Replica::default();
         replica.apply(create(&[1, 2]));
         replica.machines = None;
-        replica.store.broken.store(true, Relaxed);
+        replica.store.spy.broken.store(true, Relaxed);
         assert!(!replica.warm());
         replica.apply(transfer(10, 2, false));
     }

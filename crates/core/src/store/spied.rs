@@ -13,6 +13,9 @@ pub(crate) trait Spy: Send + Sync {
     fn instead_of_scan<'a>(&'a self, _from: &[u8], _to: &[u8]) -> Option<Scan<'a>> {
         None
     }
+
+    /// A scan has come to `key`.
+    fn scanned(&self, _key: &[u8]) {}
 }
 
 /// A [`MemoryStore`] whose reads pass by a [`Spy`].
@@ -29,7 +32,12 @@ impl<S: Spy> Store for Spied<S> {
     }
     fn scan<'a>(&'a self, from: &[u8], to: &[u8], at: Sequence, order: Order) -> Scan<'a> {
         let instead = self.spy.instead_of_scan(from, to);
-        instead.unwrap_or_else(|| self.store.scan(from, to, at, order))
+        let pairs = instead.unwrap_or_else(|| self.store.scan(from, to, at, order));
+        Box::new(pairs.inspect(|pair| {
+            if let Ok((key, _)) = pair {
+                self.spy.scanned(key);
+            }
+        }))
     }
     fn versions<'a>(&'a self, at: Sequence) -> Versions<'a> {
         self.store.versions(at)
