@@ -38,6 +38,7 @@ impl World {
             && progresses.all(|progress| Some(progress) == first)
             && !self.clients_wait()
             && self.watchers_are_done()
+            && self.hashes_are_cleared()
     }
 
     /// What must be true when all is calm.

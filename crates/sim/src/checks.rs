@@ -64,6 +64,7 @@ impl World {
                 self.record.lock().hash_of_keys(node.id(), revision, seen);
             }
             check_expiries(view.view(), node.id())?;
+            self.check_hashes(view.view(), node.id())?;
             self.check_tables(&view)?;
         }
         Ok(())

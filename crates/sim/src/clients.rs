@@ -1,5 +1,6 @@
 //! The clients: they write and read through any replica, and remember what they were told.
 
+use crate::hashes;
 use crate::linear::{self, Action, Operation};
 use crate::routes::{Both, Rules};
 use crate::schedule::{MS, S};
@@ -26,8 +27,12 @@ pub(crate) enum Known {
     Read { at: At, key: Bytes, called: u64, floor: u64 },
     /// Transfers of the ledger.
     Transfers { at: At, group: usize },
+    /// Accounts of the ledger to create.
+    Accounts { at: At, chain: usize },
     /// A transaction; a client knew of this revision before, as for what follows.
     Txn { at: At, txn: Box<Txn>, floor: u64 },
+    /// Changes of hashes.
+    Hashes { at: At, asked: Box<hashes::Asked>, floor: u64 },
     /// Changes of rules.
     Rules { at: At, asked: Rules, floor: u64 },
     /// Changes of lookup tables.
@@ -46,8 +51,8 @@ impl Known {
     fn at(&self) -> At {
         match self {
             Self::Write { at, .. } | Self::Read { at, .. } | Self::Other { at, .. } => *at,
-            Self::Transfers { at, .. } | Self::Txn { at, .. } => *at,
-            Self::Rules { at, .. } | Self::Tables { at, .. } => *at,
+            Self::Transfers { at, .. } | Self::Accounts { at, .. } | Self::Txn { at, .. } => *at,
+            Self::Rules { at, .. } | Self::Tables { at, .. } | Self::Hashes { at, .. } => *at,
             Self::Members { at } | Self::Watch { at, .. } | Self::Join { asked: at, .. } => *at,
         }
     }
@@ -132,10 +137,11 @@ impl World {
         let Some(place) = self.serving() else { return Ok(()) };
         self.nodes[place].set_clocks(self.schedule.now());
         match self.rng.random_range(0..100) {
-            0..25 => self.read(place),
-            25..33 => self.read_locally(place)?,
-            33..55 => self.change(place),
-            55..65 => self.transfer(place),
+            0..22 => self.read(place),
+            22..29 => self.read_locally(place)?,
+            29..48 => self.change(place),
+            48..55 => self.change_hashes(place)?,
+            55..65 => self.transfer(place)?,
             65..74 => self.change_rules(place),
             74..82 => self.change_tables(place),
             82..91 => self.transact(place),
@@ -197,6 +203,11 @@ impl World {
                 let response = reply.result.map_err(|refusal| anyhow!("{txn:?} was refused: {refusal}"))?;
                 self.transacted(&txn, floor, (reply.revision.0, &response))?;
             }
+            (Known::Hashes { at, asked, floor }, Outcome::Write(Ok(reply))) => {
+                let Reply::Kv(reply) = reply else { bail!("a change of hashes was answered {reply:?}") };
+                self.clients.hear(now, reply.revision.0);
+                self.hashes_changed(at.place, &asked, floor, &reply)?;
+            }
             (Known::Rules { asked, floor, .. }, Outcome::Write(Ok(reply))) => {
                 let Reply::Route(reply) = reply else { bail!("a change of rules was answered {reply:?}") };
                 self.clients.hear(now, reply.revision.0);
@@ -218,6 +229,11 @@ impl World {
                 let Reply::Ledger(reply) = reply else { bail!("transfers were answered {reply:?}") };
                 self.clients.hear(now, reply.revision.0);
                 self.transferred(group, &reply)?;
+            }
+            (Known::Accounts { chain, .. }, Outcome::Write(Ok(reply))) => {
+                let Reply::Ledger(reply) = reply else { bail!("accounts were answered {reply:?}") };
+                self.clients.hear(now, reply.revision.0);
+                self.accounts_created(chain, &reply)?;
             }
             (Known::Other { face, .. }, Outcome::Write(Ok(reply))) => match (face, reply) {
                 (Face::Kv, Reply::Kv(reply)) => self.clients.hear(now, reply.revision.0),
@@ -249,6 +265,7 @@ impl World {
         match known {
             Known::Write { key, action, called, .. } => self.not_written((key, action, called), is_unknown),
             Known::Txn { txn, .. } => self.not_transacted(&txn, is_unknown),
+            Known::Hashes { asked, .. } => self.hashes_not_changed(&asked, is_unknown),
             Known::Rules { asked: Rules::Put(rules) | Rules::Write(Both { puts: rules, .. }), .. }
                 if !is_unknown =>
             {

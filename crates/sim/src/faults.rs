@@ -6,6 +6,9 @@ use rand::Rng;
 use std::collections::BTreeMap;
 use std::fmt;
 
+/// How late a message may be, at most.
+pub(crate) const LATE_MAX: u64 = 1500 * MS;
+
 /// Something that happens now and then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fault {
@@ -117,7 +120,7 @@ impl Faults {
         let mut odds = |usual: f64| if rng.random_bool(0.5) { rng.random_range(0.0..usual) } else { 0.0 };
         let (lost, late, doubled, corrupted) = (odds(0.03), odds(0.05), odds(0.03), odds(0.002));
         let (slow, dies_installing) = (odds(0.1), odds(0.6));
-        let late_us_max = rng.random_range(20 * MS..1500 * MS);
+        let late_us_max = rng.random_range(20 * MS..LATE_MAX);
         let (reorders, usual_us_max) = (rng.random_bool(0.5), rng.random_range(300..8 * MS));
         let network = Network { lost, late, late_us_max, doubled, corrupted, reorders, usual_us_max };
         let (slow_us_max, usual_us_max) =

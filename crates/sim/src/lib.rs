@@ -7,7 +7,7 @@
 //!
 //! Reading order: `world.rs` (what can happen), `run.rs` (a run from storm to calm), `node.rs` and `life.rs` (a machine,
 //! its process), `threads.rs` (when steps are taken), `network.rs`, `frames.rs` and `streams.rs`, `faults.rs` and `inject.rs`,
-//! `operator.rs` (members are replaced), `clients.rs`, `kv.rs`, `txns.rs`, `ledger.rs`, `routes.rs`, `tables.rs` and `watches.rs` (the work), `record.rs`, `linear.rs`,
+//! `operator.rs` (members are replaced), `clients.rs`, `kv.rs`, `txns.rs`, `hashes.rs`, `ledger.rs`, `accounts.rs`, `routes.rs`, `tables.rs` and `watches.rs` (the work), `record.rs`, `linear.rs`, `books.rs`,
 //! `checks.rs` and `calm.rs` (what must be true), `schedule.rs` and `tasks.rs`.
 //!
 //! ```
@@ -16,11 +16,14 @@
 //! # Ok::<(), quoin_sim::Failure>(())
 //! ```
 
+mod accounts;
+mod books;
 mod calm;
 mod checks;
 mod clients;
 mod faults;
 mod frames;
+mod hashes;
 mod inject;
 mod kv;
 mod ledger;

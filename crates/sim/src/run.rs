@@ -1,5 +1,6 @@
 //! One run: a storm, then calm, then all must be well.
 
+use crate::faults::LATE_MAX;
 use crate::schedule::{MS, S};
 use crate::world::World;
 use anyhow::{Result, ensure};
@@ -34,12 +35,16 @@ pub struct Counts {
     pub local_reads: u64,
     /// Answered transfers of the ledger, those that were asked again included.
     pub transfers: u64,
+    /// Answered chains of accounts.
+    pub chains: u64,
     /// Batches of streams that were refused, for one before them was lost.
     pub fenced: u64,
     /// Writes that were proposed to take turns.
     pub paced: u64,
     /// Answered transactions over several keys.
     pub transactions: u64,
+    /// Answered changes of hashes.
+    pub hashes: u64,
     /// Answered changes of rules.
     pub rules: u64,
     /// Answered changes of lookup tables, refusals left out.
@@ -139,19 +144,24 @@ pub fn shortest(settings: Settings, failed_at_ms: u64) -> u64 {
 
 impl World {
     fn run(&mut self, storm: u64) -> Result<()> {
-        while self.schedule.now() < storm {
-            self.step()?;
-        }
+        self.go_on_until(storm)?;
         self.calm()?;
         self.settle()?;
+        // What was sent in the storm may hold up what is sent after it: a leader that hears of nobody for so long steps down.
+        self.go_on_until(storm + 2 * LATE_MAX)?;
         if let Some(leader) = self.cut_follower() {
-            while self.schedule.now() < leader.until {
-                self.step()?;
-            }
+            self.go_on_until(leader.until)?;
             self.check_leader(&leader)?;
             self.settle()?;
         }
         self.check_end()
+    }
+
+    fn go_on_until(&mut self, until: u64) -> Result<()> {
+        while self.schedule.now() < until {
+            self.step()?;
+        }
+        Ok(())
     }
 
     /// Goes on until all is well.

@@ -2,6 +2,7 @@
 
 use crate::clients::{Clients, Known, Outcome};
 use crate::faults::{Fault, Faults};
+use crate::hashes::Hashes;
 use crate::inject::DRIFT_PPM_MAX;
 use crate::ledger::Ledger;
 use crate::network::Network;
@@ -91,6 +92,7 @@ pub(crate) struct World {
     pub(crate) network: Network,
     pub(crate) clients: Clients,
     pub(crate) ledger: Ledger,
+    pub(crate) hashes: Hashes,
     pub(crate) streams: Streams,
     pub(crate) watches: Watches,
     pub(crate) operator: Operator,
@@ -127,6 +129,7 @@ impl World {
             network: Network::default(),
             clients: Clients::draw(&mut rng),
             ledger: Ledger::default(),
+            hashes: Hashes::default(),
             streams: Streams::default(),
             watches: Watches::draw(&mut rng),
             operator: Operator::default(),

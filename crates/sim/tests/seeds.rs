@@ -18,9 +18,11 @@ fn fifty_seeds_keep_every_promise() {
     assert!(sum(|report| report.counts.reads) > 500, "{reports:?}");
     assert!(sum(|report| report.counts.local_reads) > 100, "{reports:?}");
     assert!(sum(|report| report.counts.transfers) > 300, "{reports:?}");
+    assert!(sum(|report| report.counts.chains) > 30, "{reports:?}");
     assert!(sum(|report| report.counts.fenced) > 10, "{reports:?}");
     assert!(sum(|report| report.counts.paced) > 100, "{reports:?}");
     assert!(sum(|report| report.counts.transactions) > 200, "{reports:?}");
+    assert!(sum(|report| report.counts.hashes) > 200, "{reports:?}");
     assert!(sum(|report| report.counts.rules) > 200, "{reports:?}");
     assert!(sum(|report| report.counts.tables) > 50, "{reports:?}");
     assert!(sum(|report| report.counts.watched) > 500, "{reports:?}");

@@ -173,7 +173,11 @@ impl Machine {
         let id = plan.hash.map_or_else(made, |hash| hash.id);
         self.change_fields(tx, &write.key, (id, moves), plan.changes);
         if let Some(source) = &plan.source {
-            let held = Held::without_collection(&Previous::of(source));
+            let previous = Previous::of(source);
+            let held = match mutants::is("moved-fields-cleared") {
+                true => Held::by(&previous),
+                false => Held::without_collection(&previous),
+            };
             self.remove(tx, Bytes::from(record::store_key(&write.from)), held);
         }
         if count == 0 {

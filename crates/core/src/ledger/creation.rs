@@ -16,6 +16,7 @@ use super::record::{self, AccountRecord, IDS, Location};
 use super::reply::{AccountCode, Done};
 use super::run::{Member, Run};
 use super::transfer::{Kind, Transfer};
+use crate::mutants;
 use crate::store::StoreError;
 use bytes::Bytes;
 use std::collections::HashSet;
@@ -92,7 +93,9 @@ impl<'m, 's> Creation<'m, 's> {
                 }
             }
         }
-        if let Err((opening, code)) = self.open(&openings)? {
+        if let Err((opening, code)) = self.open(&openings)?
+            && !mutants::is("unopened-account-stays")
+        {
             self.made.drain(before..).for_each(|made| self.run.hot.forget(made.id()));
             return Ok(Err((openings[opening].0, AccountCode::OpeningRefused(code))));
         }

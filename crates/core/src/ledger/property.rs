@@ -1,4 +1,5 @@
-//! Random transfers, retries, duplicates, timeouts and replays against a plain model.
+//! Random transfers, imports, chains of accounts with initial balances, retries, duplicates, timeouts and replays against a
+//! plain model.
 //!
 //! The model keeps balances and answers in maps; it has no store, no cache and no journal.
 
@@ -12,6 +13,8 @@ use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 const ACCOUNTS: u128 = 6;
+/// Accounts with ids from here on are created in chains.
+const FURTHER_FROM: u128 = 100;
 
 /// A transfer that can be sent again.
 #[derive(Clone, Debug)]
@@ -20,12 +23,17 @@ struct Wish {
     kind: Kind,
     linked: bool,
     options: Options,
+    /// When it happened in the book that it is imported from.
+    imported_ms: Option<u64>,
 }
 
 impl Wish {
     fn transfer(&self) -> Transfer<'static> {
         let options = self.options;
-        super::searched::label(Transfer { linked: self.linked, options, ..Transfer::new(self.id, self.kind) })
+        let imported = |client_ms| Times { client_ms, settle_ms: 0, imported: true };
+        let times = self.imported_ms.map_or_else(Times::default, imported);
+        let transfer = Transfer { linked: self.linked, options, times, ..Transfer::new(self.id, self.kind) };
+        super::searched::label(transfer)
     }
 }
 
@@ -60,11 +68,30 @@ struct Model {
     reverted: BTreeSet<u128>,
     /// Accounts that a pending transfer has closed.
     closed: BTreeSet<u128>,
+    /// The newest client time of what was imported.
+    imported_ms: u64,
+    /// Accounts that were created in chains.
+    further: BTreeMap<u128, NewAccount>,
+}
+
+/// Its account is where a currency's money comes from.
+fn source(parity: u128) -> u128 {
+    let currency = if parity == 0 { "EUR" } else { "USD" };
+    world_account(currency.parse().unwrap()).0
 }
 
 impl Model {
     fn currency(account: u128) -> u128 {
-        if account > ACCOUNTS { account } else { account % 2 }
+        match account {
+            account if account == source(0) => 0,
+            account if account == source(1) => 1,
+            account if account > ACCOUNTS && account < FURTHER_FROM => account,
+            account => account % 2,
+        }
+    }
+
+    fn is_unlimited(account: u128) -> bool {
+        account <= 2 || [source(0), source(1)].contains(&account)
     }
 
     fn limit(account: u128) -> u128 {
@@ -72,7 +99,50 @@ impl Model {
     }
 
     fn maximum(account: u128) -> Option<u128> {
-        (account == 5).then_some(35)
+        let small = (FURTHER_FROM..FURTHER_FROM + 1000).contains(&account) && account.is_multiple_of(3);
+        if small { Some(60) } else { (account == 5).then_some(35) }
+    }
+
+    /// Creates accounts together, or none of them: what each is answered.
+    fn chain(&mut self, chain: &[NewAccount]) -> Vec<Result<(), AccountCode>> {
+        let mut attempt = self.clone();
+        match attempt.create(chain) {
+            Ok(()) => {
+                *self = attempt;
+                vec![Ok(()); chain.len()]
+            }
+            Err((place, code)) => {
+                let answer = |other| Err(if other == place { code } else { AccountCode::LinkedFailed });
+                (0..chain.len()).map(answer).collect()
+            }
+        }
+    }
+
+    fn create(&mut self, chain: &[NewAccount]) -> Result<(), (usize, AccountCode)> {
+        let mut opened = Vec::new();
+        for (place, new) in chain.iter().enumerate() {
+            if let Some(known) = self.further.get(&new.id()) {
+                if known != new {
+                    return Err((place, AccountCode::IdConflict));
+                }
+                continue;
+            }
+            if self.further.values().any(|other| other.number == new.number) {
+                return Err((place, AccountCode::NumberTaken));
+            }
+            self.further.insert(new.id(), new.clone());
+            self.balances.insert(new.id(), Balances::default());
+            opened.extend(new.opening.map(|amount| (place, new.id(), u128::from(amount))));
+        }
+        for (place, id, amount) in opened {
+            let debit = source(Self::currency(id));
+            self.movement(debit, id, amount, Options::default(), false)
+                .map_err(|code| (place, AccountCode::OpeningRefused(code)))?;
+            self.moved.insert(id, (debit, id, amount));
+            let transfer = Transfer::new(id, Kind::Single { debit, credit: id, amount });
+            self.answers.insert(id, (transfer, Code::Ok));
+        }
+        Ok(())
     }
 
     fn expire(&mut self, stamp: u64) {
@@ -126,6 +196,12 @@ impl Model {
     }
 
     fn one(&mut self, wish: &Wish, stamp: u64) -> Result<(), Code> {
+        if let Some(time) = wish.imported_ms {
+            if time <= self.imported_ms || time >= stamp {
+                return Err(Code::ImportedTime);
+            }
+            self.imported_ms = time;
+        }
         match wish.kind {
             Kind::Single { debit, credit, amount } => {
                 let amount = self.movement(debit, credit, amount, wish.options, false)?;
@@ -220,7 +296,7 @@ impl Model {
         }
         let amount = if balancing { self.balanced(debit, credit, amount, options)? } else { amount };
         let giver = self.balances[&debit];
-        let unlimited = debit <= 2;
+        let unlimited = Self::is_unlimited(debit);
         let spent = giver.debits_posted + giver.debits_pending + amount;
         if !unlimited && spent > giver.credits_posted + Self::limit(debit) {
             return Err(Code::InsufficientFunds);
@@ -322,9 +398,33 @@ impl World {
     }
 }
 
-fn wish(random: &mut Random, next_id: &mut u128, past: &[Wish]) -> Wish {
+/// Accounts that are created together, or asked for once more.
+fn new_chain(random: &mut Random, chains: &mut Vec<Vec<NewAccount>>) -> Vec<NewAccount> {
+    if random.once_in(4)
+        && let Some(again) = chains.get(random.below(chains.len().max(1) as u64) as usize)
+    {
+        let mut again = again.clone();
+        if random.once_in(4) {
+            again[0].user_data = "other".into();
+        }
+        return again;
+    }
+    let (first, count) = (FURTHER_FROM + 3 * chains.len() as u128, 1 + random.below(3) as u128);
+    let account = |id: u128, random: &mut Random| {
+        let opening = random.once_in(2).then(|| u128::from(random.below(80)).into());
+        let number = format!("n{}", if random.once_in(8) { 0 } else { id });
+        NewAccount { number, opening, linked: id + 1 < first + count, ..new_account(id) }
+    };
+    let chain: Vec<_> = (first..first + count).map(|id| account(id, random)).collect();
+    chains.push(chain.clone());
+    chain
+}
+
+/// A new transfer, or one of the past once more. A command's transfers are all `imported`, or none is.
+fn wish(random: &mut Random, next_id: &mut u128, past: &[Wish], imported: Option<&mut u64>) -> Wish {
     if random.once_in(6)
         && let Some(again) = past.get(random.below(past.len().max(1) as u64) as usize)
+        && again.imported_ms.is_some() == imported.is_some()
     {
         // A retry, or the same id with other content.
         let mut again = again.clone();
@@ -342,7 +442,10 @@ fn wish(random: &mut Random, next_id: &mut u128, past: &[Wish]) -> Wish {
         time << 80 | 7 << 76 | time
     };
     *next_id += 1 + u128::from(random.below(400));
-    let account = |random: &mut Random| 1 + u128::from(random.below(ACCOUNTS as u64 + 1));
+    let account = |random: &mut Random| match random.once_in(6) {
+        true => FURTHER_FROM + u128::from(random.below(20)),
+        false => 1 + u128::from(random.below(ACCOUNTS as u64 + 1)),
+    };
     let debit = account(random);
     let credit = if random.once_in(8) {
         account(random)
@@ -361,7 +464,12 @@ fn wish(random: &mut Random, next_id: &mut u128, past: &[Wish]) -> Wish {
     };
     let kind = match random.below(10) {
         0..4 => Kind::Single { debit, credit, amount },
-        4 | 5 => Kind::Pending { debit, credit, amount, timeout_ms: random.below(2) * random.below(50) },
+        4 | 5 => Kind::Pending {
+            debit,
+            credit,
+            amount,
+            timeout_ms: if imported.is_some() { 0 } else { random.below(2) * random.below(50) },
+        },
         6 => Kind::Post {
             pending: some_id(random),
             amount: Some(random.below(20).into()).filter(|amount| *amount > 0),
@@ -376,7 +484,11 @@ fn wish(random: &mut Random, next_id: &mut u128, past: &[Wish]) -> Wish {
         closing_debit: matches!(kind, Kind::Pending { .. }) && random.once_in(8),
         closing_credit: matches!(kind, Kind::Pending { .. }) && random.once_in(8),
     };
-    Wish { id, kind, linked: random.once_in(5), options }
+    let imported_ms = imported.map(|time| {
+        *time += random.below(4);
+        (*time).max(1)
+    });
+    Wish { id, kind, linked: random.once_in(5), options, imported_ms }
 }
 
 fn run(seed: u64, commands: usize) {
@@ -389,6 +501,8 @@ fn run(seed: u64, commands: usize) {
         world.apply(Operation::create_accounts(vec![new_account(id)]).into_command());
         model.balances.insert(id, Balances::default());
     }
+    model.balances.extend([0, 1].map(|parity| (source(parity), Balances::default())));
+    let (mut chains, mut imported_ms) = (Vec::new(), 0);
     let (mut next_id, mut past): (u128, Vec<Wish>) = (2_000_000, Vec::new());
     let mut pasts: Vec<(Revision, BTreeMap<u128, Balances>)> = Vec::new();
     for _ in 0..commands {
@@ -407,9 +521,20 @@ fn run(seed: u64, commands: usize) {
         if random.once_in(8) {
             world.apply(super::searched::some_indexes(&mut random).into_command());
         }
+        if random.once_in(4) {
+            let chain = new_chain(&mut random, &mut chains);
+            let expected = model.chain(&chain);
+            let answer = world.apply(Operation::create_accounts(chain.clone()).into_command());
+            let Response::Accounts(results, _) = answer else { panic!("accounts") };
+            let results: Vec<_> = results.into_iter().map(|result| result.map(drop)).collect();
+            assert_eq!(results, expected, "seed {seed}: {chain:?}");
+        }
         let most = if random.once_in(10) { 200 } else { 5 };
         let count = 1 + random.below(most);
-        let wishes: Vec<Wish> = (0..count).map(|_| wish(&mut random, &mut next_id, &past)).collect();
+        let imports = random.once_in(5);
+        imported_ms = imported_ms.max(model.imported_ms);
+        let draw = |_| wish(&mut random, &mut next_id, &past, imports.then_some(&mut imported_ms));
+        let wishes: Vec<Wish> = (0..count).map(draw).collect();
         let mut transfers = Transfers::new(true);
         wishes.iter().for_each(|wish| transfers.push(&wish.transfer()));
         let mut expected = Vec::new();
@@ -438,7 +563,7 @@ fn check(world: &World, model: &Model, pasts: &[(Revision, BTreeMap<u128, Balanc
         let stored = account(view, *id).unwrap().unwrap();
         assert_eq!(stored.balances, *balances, "seed {seed}, account {id}");
         assert_eq!(stored.closed, model.closed.contains(id), "seed {seed}, account {id}");
-        let sum = sums.entry(id % 2).or_default();
+        let sum = sums.entry(Model::currency(*id)).or_default();
         sum.0 += balances.debits_posted;
         sum.1 += balances.credits_posted;
         if let Some(allowance) = stored.record.allowance() {

@@ -10,6 +10,7 @@
 use super::record::{self, REFERENCES};
 use super::run::Run;
 use super::transfer::{Kind, Transfer};
+use crate::mutants;
 use crate::store::StoreError;
 
 impl Run<'_, '_> {
@@ -31,7 +32,7 @@ impl Run<'_, '_> {
     }
 
     pub(super) fn write_references(&mut self) {
-        for (reference, id) in &self.references {
+        for (reference, id) in self.references.iter().filter(|_| !mutants::is("reference-unwritten")) {
             self.tx.put(&record::text_key(REFERENCES, reference), id.to_be_bytes().to_vec().into());
         }
     }
