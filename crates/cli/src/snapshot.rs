@@ -4,6 +4,7 @@ use crate::connection::Connection;
 use crate::settings::Settings;
 use anyhow::{Context, Result, ensure};
 use clap::Subcommand;
+use quoin_node::Restore;
 use quoin_proto::etcdserverpb::SnapshotRequest;
 use quoin_proto::etcdserverpb::maintenance_client::MaintenanceClient;
 use serde_json::json;
@@ -12,8 +13,10 @@ use std::io::Write;
 use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use tonic::Request;
+use tonic::metadata::MetadataValue;
 
-/// Snapshot files. `etcdctl snapshot save` writes the same.
+/// Snapshot files. `etcdctl snapshot save` writes etcd's instead, which have keys and leases only
 #[derive(Subcommand)]
 pub(crate) enum Snapshot {
     /// Write a replica's state to a file
@@ -23,7 +26,7 @@ pub(crate) enum Snapshot {
         #[command(flatten)]
         connection: Connection,
     },
-    /// Make the data folder of a new cluster's founder from a snapshot file
+    /// Make the data folder of a new cluster's founder from a snapshot file, Quoin's or etcd's
     ///
     /// Restore the same file on each founder before any of them is started, with the settings that it
     /// will be served with: --name, --data-dir and --cluster. A new --cluster-token keeps members of the
@@ -39,6 +42,14 @@ pub(crate) enum Snapshot {
         /// Forget everything below the raised revision: watches of the old cluster's revisions end, and begin anew
         #[arg(long, requires = "bump_revision")]
         mark_compacted: bool,
+        /// Take a file of etcd's without a checksum, as one copied from a data folder (member/snap/db of a member
+        /// that is stopped)
+        #[arg(long)]
+        skip_hash_check: bool,
+        /// Take a file of etcd's in which authentication is enabled, without its users and roles: the new cluster lets
+        /// everybody in
+        #[arg(long)]
+        skip_auth: bool,
         #[command(flatten)]
         settings: Box<Settings>,
     },
@@ -48,8 +59,16 @@ pub(crate) enum Snapshot {
 pub(crate) async fn run(snapshot: Snapshot) -> Result<ExitCode> {
     match snapshot {
         Snapshot::Save { file, connection } => save(&file, &connection).await,
-        Snapshot::Restore { file, bump_revision, settings, .. } => {
-            restore(file, bump_revision, &settings).await
+        Snapshot::Restore {
+            file,
+            bump_revision,
+            skip_hash_check,
+            skip_auth,
+            settings,
+            mark_compacted: _,
+        } => {
+            let raise = bump_revision.and_then(NonZeroU64::new);
+            restore(file, Restore { raise, skip_hash_check, skip_auth }, &settings).await
         }
     }
 }
@@ -61,7 +80,10 @@ async fn save(file: &Path, connection: &Connection) -> Result<ExitCode> {
     ensure!(!file.exists(), "{} exists; give another name or delete it", name());
     let mut out = File::create(&unfinished).with_context(|| format!("writing {}", unfinished.display()))?;
     let mut client = MaintenanceClient::new(connection.any().await?);
-    let mut pieces = client.snapshot(SnapshotRequest {}).await?.into_inner();
+    let mut request = Request::new(SnapshotRequest {});
+    let (name_of_format, format) = quoin_proto::SNAPSHOT_FORMAT;
+    request.metadata_mut().insert(name_of_format, MetadataValue::from_static(format));
+    let mut pieces = client.snapshot(request).await?.into_inner();
     let (mut bytes, mut revision) = (0, 0);
     while let Some(piece) = pieces.message().await? {
         out.write_all(&piece.blob).with_context(name)?;
@@ -79,11 +101,10 @@ async fn save(file: &Path, connection: &Connection) -> Result<ExitCode> {
     )
 }
 
-async fn restore(file: PathBuf, bump: Option<u64>, settings: &Settings) -> Result<ExitCode> {
+async fn restore(file: PathBuf, how: Restore, settings: &Settings) -> Result<ExitCode> {
     let config = settings.resolve()?;
     let folder = config.data_dir.display().to_string();
-    let raise = bump.and_then(NonZeroU64::new);
-    let progress = tokio::task::spawn_blocking(move || quoin_node::restore(&config, &file, raise)).await??;
+    let progress = tokio::task::spawn_blocking(move || quoin_node::restore(&config, &file, how)).await??;
     let revision = progress.revision;
     writeln!(
         std::io::stdout(),

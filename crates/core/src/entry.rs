@@ -60,11 +60,19 @@ impl<'a> Entry<'a> {
     /// Makes the newest revision larger by `by`, and compacts everything below it. An event without changes stands
     /// for it, so that its sequence can be found.
     pub(crate) fn raise_revision(&mut self, by: u64) {
+        self.progress.compacted = Revision(self.progress.revision.0 + by);
+        self.take_revision(self.progress.compacted);
+    }
+
+    /// Takes the next revision for a change that is none of ours.
+    pub(crate) fn pass_revision(&mut self) {
+        self.take_revision(self.progress.revision.next());
+    }
+
+    fn take_revision(&mut self, revision: Revision) {
         let progress = &mut self.progress;
-        progress.sequence = progress.sequence.next();
-        progress.revision = Revision(progress.revision.0 + by);
-        progress.compacted = progress.revision;
-        let Progress { revision, sequence, stamp, .. } = *progress;
+        (progress.sequence, progress.revision) = (progress.sequence.next(), revision);
+        let Progress { sequence, stamp, .. } = *progress;
         self.recorder.add(self.store, &Event { revision, sequence, stamp, changes: Vec::new() }, &[]);
     }
 

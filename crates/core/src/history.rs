@@ -335,7 +335,8 @@ impl Record {
     }
 }
 
-/// The newest revision with a stamp at or before `stamp`, to compact history by age.
+/// The newest revision with a stamp at or before `stamp`, to compact history by age. What another system recorded has no
+/// stamp, and is as old as the first event that has one.
 ///
 /// # Errors
 /// The store failed.
@@ -348,7 +349,10 @@ pub fn revision_before(view: View<'_>, progress: &Progress, stamp: Stamp) -> Res
             _ => low = middle,
         }
     }
-    Ok(low)
+    match header(view, low)? {
+        Some((_, Stamp(0))) => Ok(progress.compacted),
+        _ => Ok(low),
+    }
 }
 
 #[cfg(test)]

@@ -19,4 +19,4 @@ pub mod tls;
 pub use config::Config;
 pub use error::StartError;
 pub use node::Node;
-pub use restore::{RAISE_MAX, check_snapshot, restore};
+pub use restore::{RAISE_MAX, Restore, check_snapshot, restore};

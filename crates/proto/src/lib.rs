@@ -38,6 +38,10 @@ pub mod v3electionpb {
     tonic::include_proto!("v3electionpb");
 }
 
+/// The metadata by which a caller of `Maintenance.Snapshot` asks for a format, and the value that asks for Quoin's; without
+/// it the answer is etcd's.
+pub const SNAPSHOT_FORMAT: (&str, &str) = ("quoin-snapshot-format", "quoin");
+
 /// Quoin's own services, one module per face.
 pub mod quoin {
     /// Shared by all faces, version 1.

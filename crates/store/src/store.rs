@@ -173,6 +173,19 @@ impl LsmStore {
         self.shared.signals.health()
     }
 
+    /// Where files without names may be written beside the store's own, as far as [`LsmStore::check_room`] lets them.
+    pub fn scratch_folder(&self) -> &Path {
+        &self.folder.path
+    }
+
+    /// Checks that the disk has more room than merging must leave free.
+    ///
+    /// # Errors
+    /// `StorageFull`.
+    pub fn check_room(&self) -> std::io::Result<()> {
+        self.shared.room.check_merge()
+    }
+
     /// Bytes of all table files.
     pub fn disk_bytes(&self) -> u64 {
         self.shared.layers.load().tables.bytes

@@ -3,13 +3,14 @@
 //! `command.rs` and `reply.rs` are what clients ask and are answered, `machine.rs` is what a command does
 //! (checked by `txn.rs` and `check.rs`, its conditions by `compare.rs`, bounded by `work.rs` and `own.rs`, expiry by
 //! `deadline.rs`, hashes by `fields.rs`, foreseen by `foresight.rs`), `query.rs`, `range.rs` (with `sorted.rs`) and `reading.rs` are how the state is read,
-//! `hash.rs` what replicas are compared by, `record.rs` its bytes in the store, `recent.rs` a cache.
+//! `hash.rs` what replicas are compared by, `foreign.rs` how keys come from another system, `record.rs` its bytes in the store, `recent.rs` a cache.
 
 mod check;
 mod command;
 mod compare;
 mod deadline;
 mod fields;
+mod foreign;
 mod foresight;
 mod hash;
 mod machine;
@@ -35,12 +36,14 @@ pub use command::{
     MetadataAt, Operation, Publish, Put, Range, SortOrder, SortTarget, Ttl, Txn, TxnOperation, WriteFields,
     txn_operation,
 };
+pub use foreign::{Filled, Filling, ForeignChange, ForeignRefusal, ForeignValue};
 pub use foresight::{covers_ranges, takes_long};
 pub use hash::hash;
 pub use machine::{LEASE_TTL_S_MAX, Machine};
 pub use number::integer;
 pub use query::{
-    Floor, change_to_key_value, field, fields, find, floor, get, largest, lease, leases, watch_bounds,
+    Floor, all, change_to_key_value, field, fields, find, floor, get, is_key, largest, lease, leases,
+    watch_bounds,
 };
 pub use range::{Meter, answer_bytes, at_most, page, range, range_bounded, range_metered};
 pub use reading::{only_reads, read_txn};

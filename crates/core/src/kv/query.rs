@@ -60,6 +60,20 @@ pub fn largest(view: View<'_>) -> Result<Option<Bytes>, StoreError> {
     Ok(pairs.next().transpose()?.and_then(|(key, _)| record::client_key(&key)))
 }
 
+/// All keys, ascending, read lazily; also those whose time is over.
+pub fn all(view: View<'_>) -> impl Iterator<Item = Result<KeyValue, StoreError>> {
+    view.scan(&record::KEYS, &record::KEYS_END, Order::Ascending).map(|pair| {
+        let (store_key, stored) = pair?;
+        let key = store_key.slice(record::KEYS.len()..);
+        Ok(Record::decode(stored)?.into_key_value(key))
+    })
+}
+
+/// Whether a change's store key is that of a client's key.
+pub fn is_key(store_key: &[u8]) -> bool {
+    store_key.starts_with(&record::KEYS)
+}
+
 /// Which of a key's versions to look for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Floor {

@@ -28,6 +28,10 @@ const FORBIDDEN: &[(&str, &[&str])] = &[
     ),
     ("quoin-table", &["quoin-*", "tokio", "tonic", "reqwest"]),
     ("quoin-tls", &["quoin-*"]),
+    (
+        "quoin-etcd-file",
+        &["quoin-consensus", "quoin-engine", "quoin-store", "quoin-api", "quoin-node", "tokio"],
+    ),
     ("quoin-store", &["quoin-consensus", "quoin-engine", "quoin-api", "quoin-node", "tokio"]),
     ("quoin-consensus", &["quoin-store", "quoin-engine", "quoin-api", "quoin-node"]),
     ("quoin-engine", &["quoin-api", "quoin-node", "tonic", "axum"]),

@@ -1,11 +1,11 @@
 //! etcd's `Maintenance`: what operators ask of a replica or of the cluster.
 
 use super::header::{API_VERSION, header_at, signed};
+use super::snapshot::Snapshots;
 use crate::commands::{off_the_hot_path, pinned, read, system_operation};
 use crate::error::{Error, Known};
-use crate::grpc::outbound::{self, AnswerStream, Answers, send_blocking};
+use crate::grpc::outbound::AnswerStream;
 use crate::life::Life;
-use bytes::Bytes;
 use quoin_core::store::Order;
 use quoin_core::system::{self, AlarmKind};
 use quoin_core::{Revision, StoreError, View, history, kv};
@@ -14,16 +14,7 @@ use quoin_proto::etcdserverpb as pb;
 use quoin_proto::etcdserverpb::alarm_request::AlarmAction;
 use quoin_proto::etcdserverpb::downgrade_request::DowngradeAction;
 use quoin_proto::etcdserverpb::maintenance_server;
-use sha2::{Digest, Sha256};
 use tonic::{Request, Response, Status};
-
-/// Maximum messages of a snapshot that wait for a slow client; then reading the store waits.
-const SNAPSHOT_MESSAGES_MAX: usize = 4;
-/// Maximum bytes in a message of a snapshot.
-const SNAPSHOT_MESSAGE_BYTES: usize = 256 << 10;
-/// etcd's tools take a file for a snapshot with a checksum if its length is a multiple of this plus a
-/// SHA-256.
-const SNAPSHOT_PADDING: usize = 512;
 
 /// The service.
 pub(crate) struct Maintenance {
@@ -31,11 +22,13 @@ pub(crate) struct Maintenance {
     life: Life,
     /// Locked by the one request that waits for it.
     defragmenting: tokio::sync::Mutex<()>,
+    snapshots: Snapshots,
 }
 
 impl Maintenance {
     pub(crate) fn new(engine: Engine, life: Life) -> Self {
-        Self { engine, life, defragmenting: tokio::sync::Mutex::default() }
+        let defragmenting = tokio::sync::Mutex::default();
+        Self { engine, life, defragmenting, snapshots: Snapshots::default() }
     }
 
     fn header(&self) -> Option<pb::ResponseHeader> {
@@ -161,17 +154,11 @@ impl maintenance_server::Maintenance for Maintenance {
 
     type SnapshotStream = AnswerStream<pb::SnapshotResponse>;
 
-    /// The blob is in Quoin's format: the chunks of [`quoin_store::snapshot`], zeros up to a multiple of 512
-    /// bytes, and the SHA-256 of both.
     async fn snapshot(
         &self,
-        _: Request<pb::SnapshotRequest>,
+        request: Request<pb::SnapshotRequest>,
     ) -> Result<Response<Self::SnapshotStream>, Status> {
-        let view = self.engine.latest();
-        let header = header_at(&self.engine, view.progress());
-        Ok(Response::new(outbound::spawn_blocking(&self.life, SNAPSHOT_MESSAGES_MAX, move |answers| {
-            send_snapshot(&view, Blob { answers, header, sha: Sha256::new(), bytes: 0 })
-        })))
+        Ok(Response::new(self.snapshots.send(&self.engine, &self.life, request.metadata())?))
     }
 
     async fn move_leader(
@@ -251,54 +238,6 @@ fn hash_of(view: View<'_>, from: &[u8], to: &[u8], mut hash: u32) -> Result<u32,
         }
     }
     Ok(hash)
-}
-
-fn send_snapshot(view: &ReadView, mut blob: Blob<'_>) -> Result<(), Error> {
-    let chunks = view.store().export()?;
-    // The snapshot may be newer than the view; the header has its revision.
-    blob.header.revision = signed(chunks.progress().revision.0);
-    for chunk in chunks {
-        blob.push(chunk?)?;
-    }
-    blob.finish()
-}
-
-/// A snapshot's bytes on their way to the client.
-struct Blob<'a> {
-    answers: &'a Answers<pb::SnapshotResponse>,
-    header: pb::ResponseHeader,
-    sha: Sha256,
-    bytes: usize,
-}
-
-impl Blob<'_> {
-    fn push(&mut self, bytes: Bytes) -> Result<(), Error> {
-        self.sha.update(&bytes);
-        self.bytes += bytes.len();
-        self.send(bytes)
-    }
-
-    fn send(&self, mut bytes: Bytes) -> Result<(), Error> {
-        while !bytes.is_empty() {
-            let blob = bytes.split_to(bytes.len().min(SNAPSHOT_MESSAGE_BYTES));
-            let message = pb::SnapshotResponse {
-                header: Some(self.header),
-                // Unknown before the store has been read.
-                remaining_bytes: 0,
-                blob,
-                version: API_VERSION.to_owned(),
-            };
-            send_blocking(self.answers, message)?;
-        }
-        Ok(())
-    }
-
-    fn finish(mut self) -> Result<(), Error> {
-        let padding = self.bytes.next_multiple_of(SNAPSHOT_PADDING) - self.bytes;
-        self.push(Bytes::from(vec![0; padding]))?;
-        let digest = std::mem::take(&mut self.sha).finalize();
-        self.send(Bytes::copy_from_slice(&digest))
-    }
 }
 
 #[cfg(test)]

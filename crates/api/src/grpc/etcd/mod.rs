@@ -1,6 +1,6 @@
 //! etcd's v3 API, one file per service. `validate.rs` has etcd's rules for requests, `translate.rs` turns
 //! valid ones into commands and replies into answers, `header.rs` makes their headers. `queue.rs` is what
-//! locks and elections share, `feed.rs` one watch, `progress.rs` what all watches of a stream report together.
+//! locks and elections share, `snapshot.rs` the state as a file, `feed.rs` one watch, `progress.rs` what all watches of a stream report together.
 //!
 //! Deliberately absent: users and roles (`auth.rs` says that authentication is off), and etcd's files on disk.
 
@@ -15,6 +15,7 @@ mod lock;
 mod maintenance;
 mod progress;
 mod queue;
+mod snapshot;
 mod translate;
 mod validate;
 mod watch;

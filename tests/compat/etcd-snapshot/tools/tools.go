@@ -1,0 +1,10 @@
+//go:build tools
+
+// Package tools names what is built for the test: modules with replacements cannot be installed by name.
+package tools
+
+import (
+	_ "go.etcd.io/etcd/etcdctl/v3"
+	_ "go.etcd.io/etcd/etcdutl/v3"
+	_ "go.etcd.io/etcd/server/v3"
+)
