@@ -39,8 +39,11 @@ pub enum MemberError {
     /// The learner is too far behind to vote.
     #[error("can only promote a learner member which is in sync with leader")]
     LearnerNotReady,
-    /// The voters that answer now would be no majority.
+    /// Most of those who would vote have never started.
     #[error("re-configuration failed due to not enough started members")]
+    NotStarted,
+    /// The voters that answer now would be no majority.
+    #[error("unhealthy cluster")]
     Unhealthy,
     /// The command got no reply.
     #[error(transparent)]
@@ -91,7 +94,7 @@ impl Engine {
                 if member.learner {
                     return Ok((Some(Change::AddLearner(member.id)), system::Operation::SetMember(member)));
                 }
-                self.check_healthy_after(None)?;
+                self.check_voters(members, Voter::New)?;
                 Ok((Some(Change::AddVoter(member.id)), system::Operation::SetMember(member)))
             }
             MemberChange::Promote(id) => {
@@ -102,12 +105,13 @@ impl Engine {
                 if !self.has_most_of_the_log(id) {
                     return Err(MemberError::LearnerNotReady);
                 }
+                self.check_voters(members, Voter::Promoted)?;
                 member.learner = false;
                 Ok((Some(Change::AddVoter(id)), system::Operation::SetMember(member)))
             }
             MemberChange::Remove(id) => {
                 if !find(id)?.learner {
-                    self.check_healthy_after(Some(id))?;
+                    self.check_voters(members, Voter::Leaves(id))?;
                 }
                 Ok((Some(Change::Remove(id)), system::Operation::RemoveMember(id)))
             }
@@ -129,21 +133,53 @@ impl Engine {
         progress.is_some_and(|(_, matched, _)| *matched >= raft.committed - raft.committed / 10)
     }
 
-    /// Refuses to add a voter, or to remove `removed`, if the voters that answer now would then be no
-    /// majority.
-    fn check_healthy_after(&self, removed: Option<u64>) -> Result<(), MemberError> {
+    /// etcd's rules for voters, with its answers: most of those who will vote have started, and most answer without the one
+    /// that is to be added or removed. One that does not answer can be removed, and where all answer one can be added.
+    ///
+    /// Etcd asks who has been connected for five seconds, this who has answered within an election timeout.
+    fn check_voters(&self, members: &[system::Member], coming: Voter) -> Result<(), MemberError> {
         let raft = self.raft();
-        let voters: Vec<u64> = raft.voters.iter().copied().filter(|id| Some(*id) != removed).collect();
-        let active =
-            |id: &&u64| raft.followers.iter().any(|(follower, _, active)| follower == *id && *active);
-        let answering = voters.iter().filter(|id| **id == self.id() || active(id)).count();
-        let future = voters.len() + usize::from(removed.is_none());
-        if answering > future / 2 || (removed.is_none() && answering == voters.len()) {
-            Ok(())
-        } else {
-            Err(MemberError::Unhealthy)
+        let follows = |id: u64, how: &dyn Fn(u64, bool) -> bool| {
+            raft.followers.iter().any(|(other, matched, active)| *other == id && how(*matched, *active))
+        };
+        let answers = |id: u64| id == self.id() || follows(id, &|_, active| active);
+        let has_started = |id: u64| {
+            let is_named = members.iter().any(|member| member.id == id && !member.name.is_empty());
+            is_named || answers(id) || follows(id, &|matched, _| matched > 0)
+        };
+        let count =
+            |voters: &[u64], holds: &dyn Fn(u64) -> bool| voters.iter().filter(|id| holds(**id)).count();
+        let voters: &[u64] = &raft.voters;
+        let left: Vec<u64> = voters.iter().copied().filter(|id| coming != Voter::Leaves(*id)).collect();
+        let (new, new_started) = match coming {
+            Voter::New => (1, 0),
+            Voter::Promoted => (1, 1),
+            Voter::Leaves(_) => (0, 0),
+        };
+        let (future, started) = (left.len() + new, count(&left, &has_started) + new_started);
+        // A cluster of one grows by a member that has not started.
+        let grows = coming == Voter::New && future == 2 && started == 1;
+        if started < future / 2 + 1 && !grows {
+            return Err(MemberError::NotStarted);
         }
+        let healthy = match coming {
+            Voter::New => {
+                let answering = count(voters, &answers);
+                answering > future / 2 || answering == voters.len()
+            }
+            Voter::Promoted => true,
+            Voter::Leaves(id) => !answers(id) || count(&left, &answers) > left.len() / 2,
+        };
+        if healthy { Ok(()) } else { Err(MemberError::Unhealthy) }
     }
+}
+
+/// What becomes of a vote.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Voter {
+    New,
+    Promoted,
+    Leaves(u64),
 }
 
 /// Whether a member other than `id` has one of `addresses`.

@@ -48,6 +48,7 @@ known! {
     MemberExists: FailedPrecondition, "etcdserver: member ID already exist";
     PeerUrlExists: FailedPrecondition, "etcdserver: Peer URLs already exists";
     MembersNotStarted: FailedPrecondition, "etcdserver: re-configuration failed due to not enough started members";
+    Unhealthy: Unavailable, "etcdserver: unhealthy cluster";
     BadMemberUrls: InvalidArgument, "etcdserver: given member URLs are invalid";
     MemberNotFound: NotFound, "etcdserver: member not found";
     MemberNotLearner: FailedPrecondition, "etcdserver: can only promote a learner member";

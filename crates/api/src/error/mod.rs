@@ -149,7 +149,8 @@ impl From<MemberError> for Error {
             MemberError::PeerExists => Known::PeerUrlExists.into(),
             MemberError::NotLearner => Known::MemberNotLearner.into(),
             MemberError::LearnerNotReady => Known::LearnerNotReady.into(),
-            MemberError::Unhealthy => Known::MembersNotStarted.into(),
+            MemberError::NotStarted => Known::MembersNotStarted.into(),
+            MemberError::Unhealthy => Known::Unhealthy.into(),
             MemberError::Propose(error) => error.into(),
             MemberError::Store(_) => Self::fault(error),
         }

@@ -83,8 +83,23 @@ async fn changes_that_would_harm_the_cluster_are_refused() {
     until(&leader, "the stopped member to be missed", gone).await;
     let only_other = change(MemberChange::Remove(followers[1])).await;
     assert_eq!(only_other, Err(MemberError::Unhealthy), "the rest would be no majority");
+    let added = change(MemberChange::Add(fourth.record(false))).await;
+    assert_eq!(added, Err(MemberError::Unhealthy), "one of those who must agree is away");
     assert_eq!(change(MemberChange::Remove(followers[0])).await.unwrap().len(), 2);
     put(&leader, "k", "1").await;
+    until(&leader, "the vote to be gone", || leader.raft().voters.len() == 2).await;
+    // With two members that have not started, those that have would be no majority.
+    change(MemberChange::Add(fourth.record(false))).await.unwrap();
+    until(&leader, "the new voter", || leader.raft().voters.len() == 3).await;
+    let (fifth, _other) = Member::new(5, settings());
+    let refused = change(MemberChange::Add(fifth.record(false))).await;
+    assert_eq!(refused, Err(MemberError::NotStarted), "neither has the fourth");
+    let refused = change(MemberChange::Remove(followers[1])).await;
+    assert_eq!(
+        refused,
+        Err(MemberError::NotStarted),
+        "it and the fourth would be left, which has not started"
+    );
     cluster.stop().await;
 }
 
