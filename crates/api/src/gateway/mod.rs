@@ -25,7 +25,7 @@ use crate::grpc;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, Method, StatusCode, Version, header};
+use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::response::Response;
 use quoin_engine::Engine;
 use schema::Schema;
@@ -116,7 +116,7 @@ pub(super) fn routes(engine: &Engine, routes: Routes, budget: Budget) -> Router 
 }
 
 async fn serve(State(gateway): State<Arc<Gateway>>, request: Request) -> Response {
-    if request.version() == Version::HTTP_2 {
+    if is_grpc(request.headers()) {
         return Status::unimplemented("").into_http();
     }
     let Some((_, rpc)) = PATHS.iter().find(|(path, _)| *path == request.uri().path()) else {
@@ -133,6 +133,11 @@ async fn serve(State(gateway): State<Arc<Gateway>>, request: Request) -> Respons
         Ok(response) => response,
         Err(status) => answer::failed(&status),
     }
+}
+
+/// Whether it is a call over gRPC, of no service that there is. With TLS other clients speak HTTP/2 too.
+fn is_grpc(headers: &HeaderMap) -> bool {
+    headers.get(header::CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
 }
 
 /// Whether a browser sends the request for a page that did not come from this port.

@@ -5,6 +5,7 @@ use crate::ledger::Book;
 use crate::life::Life;
 use crate::testing::alone;
 use axum::body::to_bytes;
+use axum::http::Version;
 use prost::Message;
 use quoin_library::{Library, TableConfig};
 use quoin_proto::etcdserverpb as pb;
@@ -197,11 +198,25 @@ fn a_call_is_answered_by_the_services_that_grpc_reaches() {
     });
 }
 
-/// HTTP/2 is gRPC's alone.
+/// With TLS, curl and others choose HTTP/2 by themselves, and were all answered as gRPC's clients are.
+#[test]
+fn http_2_is_not_grpcs_alone() {
+    with_gateway(1 << 20, |_, mut served| async move {
+        let body = Body::from(r#"{"key":"Zm9v"}"#);
+        let request = Request::post("/v3/kv/range").version(Version::HTTP_2).body(body).unwrap();
+        let response = served.send(request).await;
+        assert_eq!(response.status().as_u16(), 200);
+        let body = to_bytes(response.into_body(), 1 << 20).await.unwrap();
+        assert!(body.starts_with(b"{\"header\":"), "{body:?}");
+    });
+}
+
 #[test]
 fn a_grpc_call_of_an_unknown_service_is_unimplemented() {
     with_gateway(1 << 20, |_, mut served| async move {
-        let request = Request::post("/none.None/Call").version(Version::HTTP_2).body(Body::empty()).unwrap();
+        let request = Request::post("/none.None/Call").version(Version::HTTP_2);
+        let request =
+            request.header(header::CONTENT_TYPE, "application/grpc+proto").body(Body::empty()).unwrap();
         let response = served.send(request).await;
         assert_eq!(
             (response.status().as_u16(), &response.headers()["grpc-status"]),

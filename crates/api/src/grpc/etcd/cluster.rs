@@ -13,6 +13,7 @@ use quoin_proto::etcdserverpb as pb;
 use quoin_proto::etcdserverpb::cluster_client::ClusterClient;
 use quoin_proto::etcdserverpb::cluster_server;
 use std::time::Duration;
+use tokio::time::timeout;
 use tonic::metadata::MetadataValue;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
@@ -21,6 +22,8 @@ use tonic::{Request, Response, Status};
 /// forever.
 const FORWARDED: &str = "quoin-passed-on";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// How often it is looked whether the leader has said where it is.
+const URL_PERIOD: Duration = Duration::from_millis(20);
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The service.
@@ -52,15 +55,27 @@ impl Cluster {
         if raft.leader == 0 || request.metadata().contains_key(FORWARDED) {
             return Err(Known::NoLeader.into());
         }
-        let members = self.engine.members()?;
-        let leader = members.iter().find(|member| member.id == raft.leader);
-        let Some(url) = leader.and_then(|member| member.client_urls.first()) else {
-            return Err(Error::unavailable("the leader's client address is not known yet; try again"));
-        };
+        let found = timeout(CONNECT_TIMEOUT, self.url_of(raft.leader)).await;
+        let unknown = |_| Error::unavailable("the leader's client address is not known yet; try again");
+        let url = &*found.map_err(unknown)??;
         let channel = self.neighbours.dial(url, CONNECT_TIMEOUT, CHANGE_TIMEOUT).await;
         let channel =
             channel.map_err(|failure| Error::unavailable(format_args!("the leader at {url}: {failure}")))?;
         Ok(Some(ClusterClient::new(channel)))
+    }
+}
+
+impl Cluster {
+    /// Where clients reach a member, which says so soon after it has started.
+    async fn url_of(&self, member: u64) -> Result<String, Error> {
+        loop {
+            let members = self.engine.members()?;
+            let found = members.into_iter().find(|other| other.id == member);
+            if let Some(url) = found.and_then(|member| member.client_urls.into_iter().next()) {
+                return Ok(url);
+            }
+            tokio::time::sleep(URL_PERIOD).await;
+        }
     }
 }
 
