@@ -1,4 +1,5 @@
-//! How connections come in, on every port: with TLS, those whose handshake is done; else all of them.
+//! How connections come in, on every port: with TLS, those whose handshake is done; else all of them. Those that come by a
+//! socket of the file system (`unix_socket.rs`) never speak TLS.
 //!
 //! A port speaks TLS or it does not. Who comes the other way is told so, as far as that can be said
 //! (`wrong_port.rs`).
@@ -6,9 +7,11 @@
 //! **Invariant: Bounded.** At most [`HANDSHAKES_MAX`] handshakes of a port are under way; further connections wait in
 //! the kernel until one ends, at the latest after [`HANDSHAKE_PATIENCE`].
 
+use crate::unix_socket::UnixSocket;
 use crate::wrong_port::Port;
 use prometheus::IntCounter;
 use quoin_tls::{Keys, Protocol};
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -16,7 +19,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
@@ -36,30 +39,45 @@ const FIRST_BYTES: usize = 64;
 /// A connection, with or without TLS.
 pub(crate) enum Stream {
     Plain(TcpStream),
+    Unix(UnixStream),
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-impl Stream {
-    /// The connection below. With TLS, what is written there is not for the client's protocol.
-    pub(crate) fn socket(&self) -> &TcpStream {
+/// Who has connected.
+#[derive(Clone, Debug)]
+pub(crate) enum Peer {
+    Tcp(SocketAddr),
+    /// By the socket with this path; as Redis shows it.
+    Unix(Arc<str>),
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Plain(stream) => stream,
-            Self::Tls(stream) => stream.get_ref().0,
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix(path) => write!(f, "{path}:0"),
         }
     }
+}
 
-    /// Whether others can read along.
-    pub(crate) fn is_plain(&self) -> bool {
-        matches!(self, Self::Plain(_))
+impl Stream {
+    /// The connection below, if it is one of TCP. With TLS, what is written there is not for the client's protocol.
+    pub(crate) fn tcp(&self) -> Option<&TcpStream> {
+        match self {
+            Self::Plain(stream) => Some(stream),
+            Self::Unix(_) => None,
+            Self::Tls(stream) => Some(stream.get_ref().0),
+        }
     }
 }
 
 /// A port's connections.
 pub(crate) struct Listener {
     listener: TcpListener,
+    unix: Option<UnixSocket>,
     port: Port,
     keys: Option<Arc<Keys>>,
-    handshakes: JoinSet<Option<(Stream, SocketAddr)>>,
+    handshakes: JoinSet<Option<(Stream, Peer)>>,
     /// Handshakes that failed, and clients without TLS.
     failed: IntCounter,
 }
@@ -72,25 +90,31 @@ impl Listener {
         keys: Option<Arc<Keys>>,
         failed: IntCounter,
     ) -> Self {
-        Self { listener, port, keys, handshakes: JoinSet::new(), failed }
+        Self { listener, unix: None, port, keys, handshakes: JoinSet::new(), failed }
+    }
+
+    /// The same port at a path too.
+    pub(crate) fn and_at(self, unix: Option<UnixSocket>) -> Self {
+        Self { unix, ..self }
     }
 
     /// The next connection, ready for its protocol.
-    pub(crate) async fn accept(&mut self) -> (Stream, SocketAddr) {
+    pub(crate) async fn accept(&mut self) -> (Stream, Peer) {
         loop {
             tokio::select! {
                 accepted = self.listener.accept(), if self.handshakes.len() < HANDSHAKES_MAX => match accepted {
                     Ok((stream, address)) => {
                         // If this fails the connection is only slower.
                         let _ = stream.set_nodelay(true);
-                        let Some(keys) = &self.keys else { return (Stream::Plain(stream), address) };
+                        let Some(keys) = &self.keys else { return (Stream::Plain(stream), Peer::Tcp(address)) };
                         let acceptor = TlsAcceptor::from(keys.server(self.port.protocol()));
                         self.handshakes.spawn(shaken(acceptor, stream, address, self.port, self.failed.clone()));
                     }
-                    Err(error) => {
-                        tracing::warn!(%error, port = ?self.port, "accepting a connection failed");
-                        tokio::time::sleep(ACCEPT_PAUSE).await;
-                    }
+                    Err(error) => self.pause(&error).await,
+                },
+                accepted = next(self.unix.as_ref()) => match accepted {
+                    Ok((stream, path)) => return (Stream::Unix(stream), Peer::Unix(path)),
+                    Err(error) => self.pause(&error).await,
                 },
                 Some(shaken) = self.handshakes.join_next() => {
                     if let Ok(Some(ready)) = shaken {
@@ -99,6 +123,19 @@ impl Listener {
                 }
             }
         }
+    }
+
+    async fn pause(&self, error: &io::Error) {
+        tracing::warn!(%error, port = ?self.port, "accepting a connection failed");
+        tokio::time::sleep(ACCEPT_PAUSE).await;
+    }
+}
+
+/// The next connection by the socket, if there is one.
+async fn next(unix: Option<&UnixSocket>) -> io::Result<(UnixStream, Arc<str>)> {
+    match unix {
+        Some(unix) => unix.accept().await,
+        None => std::future::pending().await,
     }
 }
 
@@ -119,7 +156,7 @@ async fn shaken(
     address: SocketAddr,
     port: Port,
     failed: IntCounter,
-) -> Option<(Stream, SocketAddr)> {
+) -> Option<(Stream, Peer)> {
     let outcome = match timeout(HANDSHAKE_PATIENCE, handshake(acceptor, stream, port)).await {
         Ok(outcome) => outcome,
         Err(_) => Err(io::Error::new(
@@ -128,7 +165,7 @@ async fn shaken(
         )),
     };
     match outcome {
-        Ok(stream) => Some((Stream::Tls(Box::new(stream)), address)),
+        Ok(stream) => Some((Stream::Tls(Box::new(stream)), Peer::Tcp(address))),
         Err(error) => {
             failed.inc();
             tracing::debug!(%error, %address, ?port, "a TLS handshake failed");
@@ -160,6 +197,7 @@ impl AsyncRead for Stream {
     ) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
+            Self::Unix(stream) => Pin::new(stream).poll_read(context, buffer),
             Self::Tls(stream) => Pin::new(stream).poll_read(context, buffer),
         }
     }
@@ -169,6 +207,7 @@ impl AsyncWrite for Stream {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
+            Self::Unix(stream) => Pin::new(stream).poll_write(context, bytes),
             Self::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
         }
     }
@@ -180,6 +219,7 @@ impl AsyncWrite for Stream {
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_write_vectored(context, slices),
+            Self::Unix(stream) => Pin::new(stream).poll_write_vectored(context, slices),
             Self::Tls(stream) => Pin::new(stream).poll_write_vectored(context, slices),
         }
     }
@@ -187,6 +227,7 @@ impl AsyncWrite for Stream {
     fn is_write_vectored(&self) -> bool {
         match self {
             Self::Plain(stream) => stream.is_write_vectored(),
+            Self::Unix(stream) => stream.is_write_vectored(),
             Self::Tls(stream) => stream.is_write_vectored(),
         }
     }
@@ -194,6 +235,7 @@ impl AsyncWrite for Stream {
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_flush(context),
+            Self::Unix(stream) => Pin::new(stream).poll_flush(context),
             Self::Tls(stream) => Pin::new(stream).poll_flush(context),
         }
     }
@@ -201,6 +243,7 @@ impl AsyncWrite for Stream {
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_shutdown(context),
+            Self::Unix(stream) => Pin::new(stream).poll_shutdown(context),
             Self::Tls(stream) => Pin::new(stream).poll_shutdown(context),
         }
     }

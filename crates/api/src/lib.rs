@@ -10,7 +10,7 @@
 //! Shared by them: `commands.rs` (the way through the engine), `consistency.rs` (how fresh a read is),
 //! `page.rs` (page sizes), `ledger/` (what its two wires share), `error/` (one type, rendered once per wire).
 //! `accept.rs` takes connections in, with or without TLS; `neighbours.rs` dials other replicas. `budget.rs` bounds the bytes of all requests together, `stall.rs` gives up those whose rest does not come.
-//! `preface.rs` turns away connections that do not speak their port's protocol, and `wrong_port.rs` tells them so.
+//! `unix_socket.rs` is a port at a path; `preface.rs` turns away connections that do not speak their port's protocol, and `wrong_port.rs` tells them so.
 //! `http/mod.rs` also has the pages for operators.
 //!
 //! An adapter decodes, validates, and turns requests into [`quoin_core`]'s commands and queries; nothing
@@ -41,6 +41,7 @@ mod resp;
 mod stall;
 #[cfg(test)]
 mod testing;
+mod unix_socket;
 mod wrong_port;
 
 /// What the fuzz targets drive.
@@ -68,6 +69,8 @@ use tonic::service::Routes;
 use tonic::transport::Server;
 use tonic_health::server::HealthReporter;
 use wrong_port::Port;
+
+pub use unix_socket::UnixSocket;
 
 /// HTTP/2 flow-control windows: bytes that a client may send ahead on a stream and on a connection.
 const STREAM_WINDOW_BYTES: u32 = 2 << 20;
@@ -104,6 +107,19 @@ pub struct Ports {
     pub redis: TcpListener,
     /// With these, all of them speak TLS alone.
     pub keys: Option<Arc<Keys>>,
+    /// The same at paths of the file system, without TLS.
+    pub paths: Paths,
+}
+
+/// Where clients of the same machine come in. Each is optional.
+#[derive(Default)]
+pub struct Paths {
+    /// As [`Ports::clients`].
+    pub clients: Option<UnixSocket>,
+    /// As [`Ports::operators`].
+    pub operators: Option<UnixSocket>,
+    /// As [`Ports::redis`].
+    pub redis: Option<UnixSocket>,
 }
 
 /// Serves clients. Call within a runtime.
@@ -111,7 +127,7 @@ pub struct Ports {
 /// # Errors
 /// A listener cannot be used, or the reflection service cannot be built.
 pub fn serve(engine: Engine, library: Arc<Library>, ports: Ports) -> io::Result<Servers> {
-    let Ports { clients, operators, redis, keys } = ports;
+    let Ports { clients, operators, redis, keys, paths } = ports;
     let (stop, stopping) = watch::channel(false);
     let life = Life(stopping);
     let (reporter, health_service) = tonic_health::server::health_reporter();
@@ -120,16 +136,16 @@ pub fn serve(engine: Engine, library: Arc<Library>, ports: Ports) -> io::Result<
     let book = ledger::Book::start(engine.clone());
     let neighbours = Neighbours::new(keys.clone());
     let services = grpc::routes(&engine, &library, &book, &life, &neighbours)?.add_service(health_service);
-    let accepting = |listener: TcpListener, port| {
+    let accepting = |listener: TcpListener, port, path| {
         let failed = engine.metrics().tls_failed.clone();
-        Ok::<_, io::Error>(Listener::new(into_tokio(listener)?, port, keys.clone(), failed))
+        Ok::<_, io::Error>(Listener::new(into_tokio(listener)?, port, keys.clone(), failed).and_at(path))
     };
-    let checked = |listener: TcpListener, port, refused: &IntCounter| {
-        Ok::<_, io::Error>(CheckedListener::new(accepting(listener, port)?, port, refused.clone()))
+    let checked = |listener: TcpListener, port, path, refused: &IntCounter| {
+        Ok::<_, io::Error>(CheckedListener::new(accepting(listener, port, path)?, port, refused.clone()))
     };
-    let clients = checked(clients, Port::Client, &engine.metrics().client_garbage)?;
-    let operators = checked(operators, Port::Http, &engine.metrics().http_garbage)?;
-    let redis = accepting(redis, Port::Resp)?;
+    let clients = checked(clients, Port::Client, paths.clients, &engine.metrics().client_garbage)?;
+    let operators = checked(operators, Port::Http, paths.operators, &engine.metrics().http_garbage)?;
+    let redis = accepting(redis, Port::Resp, paths.redis)?;
     let connections = futures_util::stream::unfold(clients, |mut clients| async {
         let (stream, _) = clients.accept().await;
         Some((Ok::<_, io::Error>(stream), clients))

@@ -3,11 +3,10 @@
 //!
 //! Deliberately absent: any check of what follows, which is up to the protocol itself.
 
-use crate::accept::{Listener, Stream};
+use crate::accept::{Listener, Peer, Stream};
 use crate::wrong_port::{PREFACE, Port};
 use prometheus::IntCounter;
 use std::io;
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -118,7 +117,7 @@ impl CheckedListener {
     }
 
     /// The next connection.
-    pub(super) async fn accept(&mut self) -> (Checked, SocketAddr) {
+    pub(super) async fn accept(&mut self) -> (Checked, Peer) {
         let (stream, address) = self.listener.accept().await;
         (Checked::new(stream, self.port, self.refused.clone()), address)
     }
@@ -128,7 +127,8 @@ impl Connected for Checked {
     type ConnectInfo = TcpConnectInfo;
 
     fn connect_info(&self) -> TcpConnectInfo {
-        self.stream.socket().connect_info()
+        let unknown = TcpConnectInfo { local_addr: None, remote_addr: None };
+        self.stream.tcp().map_or(unknown, Connected::connect_info)
     }
 }
 

@@ -7,8 +7,8 @@ use crate::accept::Stream;
 use std::io;
 use std::os::fd::AsFd;
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 
 /// The ports of a node that clients can reach.
@@ -78,21 +78,28 @@ impl Port {
 
     /// Answers a client that began with `bytes`, whatever becomes of the connection's owner. Call within a runtime.
     pub(crate) fn turn_away(self, stream: &Stream, bytes: &[u8]) {
-        if stream.is_plain() {
-            self.say(stream.socket(), bytes, self.answer(bytes));
+        // A second handle: the first one ends with its owner.
+        match stream {
+            Stream::Plain(stream) => self.say(second(stream), bytes, self.answer(bytes)),
+            Stream::Unix(stream) => {
+                let other = stream.as_fd().try_clone_to_owned().map(std::os::unix::net::UnixStream::from);
+                self.say(other.and_then(UnixStream::from_std), bytes, self.answer(bytes));
+            }
+            Stream::Tls(_) => {}
         }
     }
 
     /// The same on a port with TLS, to a client that began without.
     pub(crate) fn refuse_plain(self, stream: &TcpStream, bytes: &[u8]) {
-        self.say(stream, bytes, answer(ONLY_TLS, bytes));
+        self.say(second(stream), bytes, answer(ONLY_TLS, bytes));
     }
 
-    fn say(self, stream: &TcpStream, bytes: &[u8], answer: Vec<u8>) {
+    fn say<S>(self, second: io::Result<S>, bytes: &[u8], answer: Vec<u8>)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
         let http2 = bytes.starts_with(PREFACE_BEGINS).then(|| bytes.to_vec());
-        // A second handle: the first one ends with its owner.
-        let second = stream.as_fd().try_clone_to_owned().map(std::net::TcpStream::from);
-        if let Ok(mut second) = second.and_then(TcpStream::from_std) {
+        if let Ok(mut second) = second {
             // A client that does not take it learns nothing; the connection ends either way.
             tokio::spawn(async move {
                 if let Some(read) = http2 {
@@ -103,6 +110,10 @@ impl Port {
             });
         }
     }
+}
+
+fn second(stream: &TcpStream) -> io::Result<TcpStream> {
+    TcpStream::from_std(stream.as_fd().try_clone_to_owned()?.into())
 }
 
 /// The words of `text` in the protocol of a client that began with `bytes`.
@@ -121,7 +132,10 @@ fn is_tls(bytes: &[u8]) -> bool {
 
 /// Sends a server's preface and waits for the first request: clients show the text of GOAWAY with a request that is
 /// under way, and without one only say that the connection was closed. `read` are the client's first bytes.
-async fn first_request(stream: &mut TcpStream, mut read: Vec<u8>) -> io::Result<()> {
+async fn first_request(
+    stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    mut read: Vec<u8>,
+) -> io::Result<()> {
     stream.write_all(&frame(SETTINGS, b"")).await?;
     while read.len() < UNREQUESTED_BYTES_MAX && !has_headers(&read) && stream.read_buf(&mut read).await? > 0 {
     }
@@ -143,7 +157,7 @@ fn has_headers(sent: &[u8]) -> bool {
 
 /// Sends the answer, and takes what the client still sends: what is left unread makes the system reset the connection,
 /// and the client lose the answer.
-async fn part(mut stream: TcpStream, answer: Vec<u8>) -> io::Result<()> {
+async fn part(mut stream: impl AsyncRead + AsyncWrite + Unpin, answer: Vec<u8>) -> io::Result<()> {
     stream.write_all(&answer).await?;
     let mut unread = [0; 4096];
     while stream.read(&mut unread).await? > 0 {}

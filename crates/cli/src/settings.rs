@@ -37,7 +37,9 @@ impl Args for Settings {
             let arg = arg.hide_env_values(true).allow_negative_numbers(true);
             // Said in one word.
             let arg = match *path {
-                "insecure" => arg.num_args(0..=1).require_equals(true).default_missing_value("true"),
+                "insecure" | "force_new_cluster" => {
+                    arg.num_args(0..=1).require_equals(true).default_missing_value("true")
+                }
                 _ => arg,
             };
             command.arg(arg)

@@ -4,6 +4,7 @@
 
 use crate::config::{Config, ConfigError};
 use std::net::SocketAddr;
+use std::path::Path;
 
 /// Checks all of them.
 ///
@@ -15,6 +16,7 @@ pub(crate) fn check(config: &Config) -> Result<(), ConfigError> {
     }
     apart(config)?;
     safe(config)?;
+    paths(config)?;
     if !config.advertise_peer.is_empty() {
         host_and_port("advertise_peer", &config.advertise_peer)?;
     }
@@ -56,6 +58,47 @@ fn apart(config: &Config) -> Result<(), ConfigError> {
         {
             return fail(setting, format!("is {address}, as is {other}; give each a port of its own"));
         }
+    }
+    Ok(())
+}
+
+/// What precedes a socket's path.
+const UNIX: &str = "unix://";
+/// The longest path of a socket, less what is added while it is made.
+const UNIX_BYTES_MAX: usize = 106;
+
+/// The path in a setting of the form unix:///PATH; `None` if it is empty.
+pub(crate) fn unix_path(text: &str) -> Option<&Path> {
+    let path = text.strip_prefix(UNIX).unwrap_or(text);
+    (!path.is_empty()).then(|| Path::new(path))
+}
+
+/// Sockets have paths of their own, that the system takes.
+fn paths(config: &Config) -> Result<(), ConfigError> {
+    let sockets = [
+        ("listen_client_unix", &config.listen_client_unix),
+        ("listen_http_unix", &config.listen_http_unix),
+        ("listen_resp_unix", &config.listen_resp_unix),
+    ];
+    let sockets = sockets.map(|(setting, text)| (setting, unix_path(text)));
+    for (at, (setting, path)) in sockets.iter().enumerate() {
+        let Some(path) = path else { continue };
+        if !path.is_absolute() || path.as_os_str().len() > UNIX_BYTES_MAX {
+            let text =
+                format!("is {}; it must be unix:///PATH, of at most {UNIX_BYTES_MAX} bytes", path.display());
+            return fail(setting, text);
+        }
+        if let Some((other, _)) = sockets[..at].iter().find(|(_, taken)| *taken == Some(*path)) {
+            return fail(
+                setting,
+                format!("is {}, as is {other}; give each a path of its own", path.display()),
+            );
+        }
+    }
+    if config.unix_mode().is_none() {
+        let text =
+            format!("is {:?}; it must be octal digits up to 0777, such as 0660", config.listen_unix_mode);
+        return fail("listen_unix_mode", text);
     }
     Ok(())
 }
@@ -113,6 +156,27 @@ fn http_url(setting: &'static str, url: &str) -> Result<(), ConfigError> {
 mod tests {
     use super::*;
     use crate::tls::TlsConfig;
+
+    #[test]
+    fn sockets_have_paths_of_their_own() {
+        let refused = |change: fn(&mut Config)| {
+            let mut config = Config::default();
+            change(&mut config);
+            config.check().unwrap_err().to_string()
+        };
+        let relative = refused(|config| config.listen_http_unix = "unix://q.sock".into());
+        assert!(relative.starts_with("listen_http_unix: is q.sock; it must be unix:///PATH"), "{relative}");
+        let same = refused(|config| {
+            config.listen_client_unix = "unix:///q.sock".into();
+            config.listen_resp_unix = "/q.sock".into();
+        });
+        assert_eq!(
+            same,
+            "listen_resp_unix: is /q.sock, as is listen_client_unix; give each a path of its own"
+        );
+        assert!(refused(|config| config.listen_unix_mode = "rw".into()).contains("octal digits"));
+        assert!(refused(|config| config.listen_unix_mode = "1777".into()).contains("octal digits"));
+    }
 
     #[test]
     fn beyond_this_machine_it_takes_tls_or_a_word() {

@@ -33,6 +33,14 @@ quoin_engine::settings! {
         pub listen_http: SocketAddr = local(2381),
         /// Serve Redis clients here, ADDRESS:PORT. Default 127.0.0.1:6379.
         pub listen_resp: SocketAddr = local(6379),
+        /// Serve what listen_client serves at this path too, a socket without TLS: unix:///PATH. Default empty: at none.
+        pub listen_client_unix: String = String::new(),
+        /// The same of listen_http. Default empty: at none.
+        pub listen_http_unix: String = String::new(),
+        /// The same of listen_resp. Default empty: at none.
+        pub listen_resp_unix: String = String::new(),
+        /// Who may connect to these sockets, as chmod says it in octal digits. Default 0600.
+        pub listen_unix_mode: String = "0600".into(),
         /// Listen beyond this machine without TLS: whoever reaches a port can read and change everything. Default
         /// false.
         pub insecure: bool = false,
@@ -47,6 +55,9 @@ quoin_engine::settings! {
         /// Join a running cluster: peer addresses of some of its members, HOST:PORT,... The node must have
         /// been added first. Default empty: found a cluster.
         pub join: Vec<String> = Vec::new(),
+        /// After most members were lost for good, make a cluster of this node alone from what is in its folder: all others are
+        /// removed. Default false.
+        pub force_new_cluster: bool = false,
         /// Tells apart clusters whose founders have the same names and addresses. Default quoin.
         pub cluster_token: String = "quoin".into(),
         /// Certificates: with them, ports speak TLS.
@@ -110,6 +121,11 @@ impl Config {
         } else {
             self.advertise_peer.clone()
         }
+    }
+
+    /// The permissions of sockets; `None` if they cannot be read.
+    pub(crate) fn unix_mode(&self) -> Option<u32> {
+        u32::from_str_radix(&self.listen_unix_mode, 8).ok().filter(|mode| *mode <= 0o777)
     }
 
     /// How clients reach this node, as URLs.

@@ -2,7 +2,7 @@
 //!
 //! Reading order: `config.rs` (every setting; `addresses.rs` checks some, `tls.rs` has those of certificates), `node.rs` (the parts, in the order in which they need each
 //! other), `membership.rs` and `identity.rs` (who the node is), `restore.rs` (a data folder made from a
-//! backup), `doctor.rs` (a stopped node's folder).
+//! backup), `force.rs` (or from what is left of a cluster), `doctor.rs` (a stopped node's folder).
 //!
 //! What it deliberately does not do: any part of a request. Those belong to the engine and the adapters.
 
@@ -10,6 +10,7 @@ mod addresses;
 pub mod config;
 pub mod doctor;
 mod error;
+mod force;
 pub mod identity;
 mod membership;
 mod node;

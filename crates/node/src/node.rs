@@ -1,8 +1,10 @@
 //! One node: its data folder, its replica, its ports. [`Node::start`] starts the parts in the order in which
 //! they need each other, and [`Node::stop`] stops them in the opposite order.
 
+use crate::addresses;
 use crate::config::Config;
 use crate::error::{StartError, io_error};
+use crate::force::force;
 use crate::{membership, tls};
 use quoin_api as api;
 use quoin_consensus::log::RealDisk;
@@ -31,12 +33,14 @@ impl Node {
     /// See [`StartError`].
     pub async fn start(config: Config) -> Result<Self, StartError> {
         config.check()?;
+        let config = if config.force_new_cluster { force(config).await? } else { config };
         let (keys, peer_keys) = (config.tls.for_clients()?, config.tls.for_peers()?);
         // Sockets first: a port in use is the most common mistake, and cheap to find.
         let peer_listener = listen(config.listen_peer, "peer")?;
         let client_listener = listen(config.listen_client, "client")?;
         let http_listener = listen(config.listen_http, "http")?;
         let resp_listener = listen(config.listen_resp, "resp")?;
+        let paths = paths(&config)?;
         let (library, tables) = (Library::new(config.tables()), config.data_dir.join("tables"));
         let (name, clients) = (config.name.clone(), config.listen_client);
         let dialling = peer_keys.clone();
@@ -62,8 +66,13 @@ impl Node {
             tls::watch(keys, engine.metrics(), "clients")
                 .map_err(|error| io_error("starting threads", error))?;
         }
-        let ports =
-            api::Ports { clients: client_listener, operators: http_listener, redis: resp_listener, keys };
+        let ports = api::Ports {
+            clients: client_listener,
+            operators: http_listener,
+            redis: resp_listener,
+            keys,
+            paths,
+        };
         let servers =
             api::serve(engine.clone(), library, ports).map_err(|error| io_error("serving clients", error))?;
         tracing::info!(
@@ -106,9 +115,26 @@ fn listen(address: SocketAddr, what: &str) -> Result<TcpListener, StartError> {
     TcpListener::bind(address).map_err(|error| io_error(what, error))
 }
 
+/// The sockets of the file system.
+fn paths(config: &Config) -> Result<api::Paths, StartError> {
+    let mode = config.unix_mode().expect("the settings were checked");
+    let bind = |text: &str| {
+        let failed = |error| io_error(format!("listening on {text}"), error);
+        addresses::unix_path(text).map(|path| api::UnixSocket::bind(path, mode).map_err(failed)).transpose()
+    };
+    Ok(api::Paths {
+        clients: bind(&config.listen_client_unix)?,
+        operators: bind(&config.listen_http_unix)?,
+        redis: bind(&config.listen_resp_unix)?,
+    })
+}
+
 /// Opens the replica in the data folder, or founds one in an empty folder. Returns it with the peer addresses
 /// that it was told.
-fn open(config: &Config, keys: Option<&Keys>) -> Result<(Opened, BTreeMap<u64, String>), StartError> {
+pub(crate) fn open(
+    config: &Config,
+    keys: Option<&Keys>,
+) -> Result<(Opened, BTreeMap<u64, String>), StartError> {
     let folder = &config.data_dir;
     create_durably(folder).map_err(|error| io_error(format!("creating {}", folder.display()), error))?;
     // Takes the folder's lock, before anything is read or written.

@@ -90,6 +90,11 @@ pub fn check_snapshot(file: &Path) -> Result<Progress, StartError> {
     checked.map_err(|error| failed(io::Error::new(io::ErrorKind::InvalidData, error.to_string())))
 }
 
+/// What comes between a snapshot of so many bytes and its checksum.
+pub(crate) fn padding(bytes: u64) -> Vec<u8> {
+    vec![0; (bytes.next_multiple_of(BLOCK_BYTES) - bytes) as usize]
+}
+
 fn unfinished_path(target: &Path) -> PathBuf {
     let mut name = target.file_name().unwrap_or_default().to_os_string();
     name.push(".restoring");

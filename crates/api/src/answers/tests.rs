@@ -34,7 +34,8 @@ fn with_node<T: Future<Output = ()>>(test: impl FnOnce(Engine, Endpoint) -> T) {
     let endpoint = Endpoint::from_shared(address).unwrap().initial_stream_window_size(65_535);
     runtime.block_on(async {
         let engine = running.engine();
-        let ports = crate::Ports { clients, operators: listener(), redis: listener(), keys: None };
+        let (operators, redis) = (listener(), listener());
+        let ports = crate::Ports { clients, operators, redis, keys: None, paths: crate::Paths::default() };
         let servers = crate::serve(engine.clone(), library, ports).unwrap();
         tokio::time::timeout(PATIENCE, test(engine, endpoint)).await.unwrap();
         servers.stop().await;

@@ -261,3 +261,44 @@ async fn what_was_damaged_on_the_way_is_not_said_to_be_saved() -> Result<()> {
     }
     Ok(())
 }
+
+/// What is left of a cluster that has lost its majority, and how it is not thrown away by mistake.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_member_that_is_left_becomes_a_cluster_of_its_own() -> Result<()> {
+    let mut cluster = start(SMALL)?;
+    let put =
+        |value: &'static str| etcd::PutRequest { key: "k".into(), value: value.into(), ..Default::default() };
+    cluster.kv(0).await?.put(put("kept")).await?;
+    // After a linearizable read it has applied everything.
+    read(&cluster, 2, "k", 0).await?;
+    cluster.stop(2)?;
+    cluster.set(["--force-new-cluster".to_string()]);
+    cluster.spawn(2)?;
+    wait("it to say that there is a majority", || async {
+        ensure!(cluster.log(2).contains("a majority of the members answers"), "{}", cluster.log(2));
+        Ok(())
+    })
+    .await?;
+    cluster.kill_all()?;
+    cluster.restart(2)?;
+    let reply = cluster.kv(2).await?.put(put("new")).await?.into_inner();
+    ensure!(reply.header.context("a header")?.revision == 3, "revisions do not go on");
+    ensure!(read(&cluster, 2, "k", 2).await?[0].value == "kept", "the past is lost");
+    let mut members = ClusterClient::new(cluster.channel(2).await?);
+    let request = etcd::MemberListRequest { linearizable: true };
+    ensure!(members.member_list(request).await?.into_inner().members.len() == 1, "others are members");
+    // With the flag left in place it goes on as it is, until others have joined it.
+    cluster.kill(2)?;
+    cluster.restart(2)?;
+    ensure!(read(&cluster, 2, "k", 0).await?[0].value == "new", "it was made again");
+    let mut members = ClusterClient::new(cluster.channel(2).await?);
+    let peer_ur_ls = vec![format!("http://{}", cluster.peer_address(0))];
+    members.member_add(etcd::MemberAddRequest { peer_ur_ls, is_learner: true }).await?;
+    cluster.kill(2)?;
+    cluster.spawn(2)?;
+    wait("it to refuse", || async {
+        ensure!(cluster.log(2).contains("has other members by now"), "{}", cluster.log(2));
+        Ok(())
+    })
+    .await
+}
