@@ -11,6 +11,7 @@ const FILES: &[&str] = &[
     "etcd/server/v3election/v3electionpb/v3election.proto",
     "etcd/server/v3lock/v3lockpb/v3lock.proto",
     "quoin/v1/consistency.proto",
+    "quoin/auth/v1/auth.proto",
     "quoin/kv/v1/kv.proto",
     "quoin/route/v1/route.proto",
     "quoin/ledger/v1/ledger.proto",

@@ -7,10 +7,11 @@
 //! **Invariant: Bounded.** At most [`HANDSHAKES_MAX`] handshakes of a port are under way; further connections wait in
 //! the kernel until one ends, at the latest after [`HANDSHAKE_PATIENCE`].
 
+use crate::auth::CommonName;
 use crate::unix_socket::UnixSocket;
 use crate::wrong_port::Port;
 use prometheus::IntCounter;
-use quoin_tls::{Keys, Protocol};
+use quoin_tls::{Certificate, Keys, Protocol};
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -61,13 +62,14 @@ impl fmt::Display for Peer {
 }
 
 impl Stream {
-    /// The connection below, if it is one of TCP. With TLS, what is written there is not for the client's protocol.
-    pub(crate) fn tcp(&self) -> Option<&TcpStream> {
-        match self {
-            Self::Plain(stream) => Some(stream),
-            Self::Unix(_) => None,
-            Self::Tls(stream) => Some(stream.get_ref().0),
-        }
+    /// Whom the client's certificate names, if it has one. A node's names nobody: it speaks for its clients with their
+    /// tokens.
+    pub(crate) fn common_name(&self) -> Option<CommonName> {
+        let Self::Tls(stream) = self else { return None };
+        let (_, connection) = stream.get_ref();
+        let certificate = Certificate::of(connection.peer_certificates()?.first()?).ok()?;
+        let named = certificate.node().is_none() && !certificate.common_name.is_empty();
+        named.then(|| CommonName(certificate.common_name.as_str().into()))
     }
 }
 

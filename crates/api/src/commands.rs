@@ -1,6 +1,7 @@
 //! What the adapters of all protocols share: kv and system commands on their way through the engine, and
 //! reads that do not hold up others.
 
+use crate::auth;
 use crate::error::{Error, Kind, Known};
 use quoin_core::history::Unavailable;
 use quoin_core::kv::Refusal;
@@ -17,6 +18,7 @@ pub(crate) async fn kv_operation(
     engine: &Engine,
     operation: kv::Operation,
 ) -> Result<(Revision, kv::Response), Error> {
+    auth::check_operation(engine, &operation).await?;
     if !kv::covers_ranges(&operation) {
         let command = operation.into_command();
         check_size(engine, &command)?;
@@ -46,6 +48,7 @@ pub(crate) async fn long_kv_operation(
     engine: &Engine,
     operation: kv::Operation,
 ) -> Result<(Revision, kv::Response), Error> {
+    auth::check_operation(engine, &operation).await?;
     kv_reply(engine.propose_paced(operation.into_command()).await?)
 }
 

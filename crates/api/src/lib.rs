@@ -11,7 +11,7 @@
 //! `page.rs` (page sizes), `ledger/` (what its two wires share), `error/` (one type, rendered once per wire).
 //! `accept.rs` takes connections in, with or without TLS; `neighbours.rs` dials other replicas. `budget.rs` bounds the bytes of all requests together, `stall.rs` gives up those whose rest does not come.
 //! `unix_socket.rs` is a port at a path; `preface.rs` turns away connections that do not speak their port's protocol, and `wrong_port.rs` tells them so.
-//! `http/mod.rs` also has the pages for operators.
+//! `http/mod.rs` also has the pages for operators. `auth/` judges who may do what, for all of them.
 //!
 //! An adapter decodes, validates, and turns requests into [`quoin_core`]'s commands and queries; nothing
 //! else. What a command means is core's business, how it is replicated the engine's.
@@ -24,6 +24,7 @@
 
 mod accept;
 mod answers;
+mod auth;
 mod budget;
 mod changes;
 mod commands;
@@ -51,6 +52,7 @@ pub mod fuzz {
 }
 
 use accept::Listener;
+use auth::{Gate, Guard, guard_pages};
 use budget::{Budget, Charging};
 use life::Life;
 use neighbours::Neighbours;
@@ -135,7 +137,9 @@ pub fn serve(engine: Engine, library: Arc<Library>, ports: Ports) -> io::Result<
     let budget = Budget::new(&engine);
     let book = ledger::Book::start(engine.clone());
     let neighbours = Neighbours::new(keys.clone());
-    let services = grpc::routes(&engine, &library, &book, &life, &neighbours)?.add_service(health_service);
+    let gate = Gate::new(engine.clone());
+    let services =
+        grpc::routes(&engine, &gate, &library, &book, &life, &neighbours)?.add_service(health_service);
     let accepting = |listener: TcpListener, port, path| {
         let failed = engine.metrics().tls_failed.clone();
         Ok::<_, io::Error>(Listener::new(into_tokio(listener)?, port, keys.clone(), failed).and_at(path))
@@ -158,8 +162,10 @@ pub fn serve(engine: Engine, library: Arc<Library>, ports: Ports) -> io::Result<
     let routes = services.into_axum_router().merge(beside).fallback_service(gateway);
     let route = grpc::route::Route::new(engine.clone(), life.clone());
     let http = pages.merge(http::charged(budget.clone(), http::api(book, route, life.clone())));
+    let http = guard_pages(Arc::clone(&gate), http);
     let server = Server::builder()
         .accept_http1(true)
+        .layer(Guard(Arc::clone(&gate)))
         .layer(Charging { budget: budget.clone(), message_bytes_max })
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
@@ -170,7 +176,7 @@ pub fn serve(engine: Engine, library: Arc<Library>, ports: Ports) -> io::Result<
         .add_routes(Routes::from(routes))
         .serve_with_incoming_shutdown(connections, async move { life.ended().await });
     let operators = http::serve(operators, http, Life(stop.subscribe()));
-    let redis = resp::serve(engine.clone(), library, budget, redis, Life(stop.subscribe()));
+    let redis = resp::serve(engine.clone(), gate, library, budget, redis, Life(stop.subscribe()));
     Ok(Servers {
         stop,
         grpc: tokio::spawn(server),

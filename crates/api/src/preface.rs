@@ -4,13 +4,14 @@
 //! Deliberately absent: any check of what follows, which is up to the protocol itself.
 
 use crate::accept::{Listener, Peer, Stream};
+use crate::auth::CommonName;
 use crate::wrong_port::{PREFACE, Port};
 use prometheus::IntCounter;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tonic::transport::server::{Connected, TcpConnectInfo};
+use tonic::transport::server::Connected;
 
 /// Longer than any method of HTTP/1.
 const METHOD_BYTES_MAX: usize = 24;
@@ -123,12 +124,25 @@ impl CheckedListener {
     }
 }
 
-impl Connected for Checked {
-    type ConnectInfo = TcpConnectInfo;
+/// What is known of a connection before its first request.
+#[derive(Clone)]
+pub(super) struct Arrived {
+    /// Whom the client's certificate names.
+    pub(super) name: Option<CommonName>,
+}
 
-    fn connect_info(&self) -> TcpConnectInfo {
-        let unknown = TcpConnectInfo { local_addr: None, remote_addr: None };
-        self.stream.tcp().map_or(unknown, Connected::connect_info)
+impl Checked {
+    /// Whom the client's certificate names.
+    pub(super) fn common_name(&self) -> Option<CommonName> {
+        self.stream.common_name()
+    }
+}
+
+impl Connected for Checked {
+    type ConnectInfo = Arrived;
+
+    fn connect_info(&self) -> Arrived {
+        Arrived { name: self.common_name() }
     }
 }
 

@@ -9,7 +9,7 @@ use serde_json::Value;
 use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
-use tonic::transport::Channel;
+use quoin_load::client::Channel;
 
 /// Which state a command reads.
 #[derive(Args, Clone, Copy, Debug, Default)]
@@ -40,6 +40,8 @@ pub(crate) struct Connection {
     pub(crate) endpoints: Vec<String>,
     #[command(flatten)]
     tls: client::Tls,
+    #[command(flatten)]
+    credentials: client::Credentials,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -60,6 +62,7 @@ impl Connection {
     /// A channel to one endpoint.
     pub(crate) async fn dial(&self, endpoint: &str) -> Result<Channel> {
         self.tls.install();
+        self.credentials.install()?;
         client::dial(endpoint, (!self.unbounded).then_some(self.timeout)).await
     }
 

@@ -17,6 +17,7 @@ mod serve;
 mod settings;
 mod snapshot;
 mod table;
+mod users;
 
 use anyhow::{Context, Result};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
@@ -81,6 +82,15 @@ enum Command {
     /// Accounts and transfers: account, transfer, statement, export, verify, and more
     #[command(subcommand)]
     Ledger(ledger::Ledger),
+    /// Whether requests need rights: status, enable, disable
+    #[command(subcommand)]
+    Auth(users::Auth),
+    /// Users: list, get, add, delete, passwd, grant, revoke
+    #[command(subcommand)]
+    User(users::User),
+    /// Roles: list, get, add, delete, grant, revoke, grant-part, revoke-part
+    #[command(subcommand)]
+    Role(users::Role),
     /// Snapshots: save, restore
     #[command(subcommand)]
     Snapshot(snapshot::Snapshot),
@@ -125,6 +135,9 @@ impl Command {
                 | Self::Table(_)
                 | Self::Ledger(_)
                 | Self::Snapshot(_)
+                | Self::Auth(_)
+                | Self::User(_)
+                | Self::Role(_)
         )
     }
 }
@@ -163,6 +176,9 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Route(route) => return block_on(route::run(route)),
         Command::Ledger(ledger) => return block_on(ledger::run(ledger)),
         Command::Cluster(cluster) => return block_on(cluster::run(cluster)),
+        Command::Auth(auth) => return block_on(users::auth(auth)),
+        Command::User(user) => return block_on(users::user(user)),
+        Command::Role(role) => return block_on(users::role(role)),
         Command::Snapshot(snapshot) => return block_on(snapshot::run(snapshot)),
         Command::Doctor(doctor) => return block_on(doctor::run(doctor)),
         Command::Serve(settings) => block_on(serve::serve(settings.resolve()?))?,

@@ -16,7 +16,7 @@ use serde_json::json;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use tonic::transport::Channel;
+use quoin_load::client::Channel;
 
 /// Replaces the member to which `folder` belongs, of which `report` was made. `peer` is where the others reach it, if
 /// they do not know that any more.

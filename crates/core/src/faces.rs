@@ -7,13 +7,13 @@
 //! No face depends on this file, so faces know neither each other nor their commands' envelope.
 
 use crate::allowance::Allowance;
-use crate::codec::Malformed;
+use crate::codec::{Malformed, Reader};
 use crate::entry::Entry;
 use crate::store::{StoreError, View};
 use crate::tx::Tx;
 use crate::types::{Progress, Stamp};
-use crate::{kv, ledger, route, system, table};
-use bytes::Bytes;
+use crate::{auth, kv, ledger, route, system, table};
+use bytes::{BufMut, Bytes, BytesMut};
 use std::sync::Arc;
 
 /// A face. Its number is in log entries, and begins its store keys.
@@ -30,7 +30,16 @@ pub enum Face {
     Ledger = ledger::FACE,
     /// Lookup tables: versions, and changes over them.
     Table = table::FACE,
+    /// Users and roles.
+    Auth = auth::FACE,
+    /// No face: a command of one, and under which auth revision it was admitted. See [`Command::admitted`].
+    Admitted = ADMITTED,
 }
+
+/// The number of the envelope around admitted commands.
+const ADMITTED: u8 = 0xff;
+/// Bytes that the envelope has besides the command's own: the auth revision, little-endian, and the face.
+pub const ENVELOPE_BYTES: usize = 9;
 
 impl TryFrom<u8> for Face {
     type Error = Malformed;
@@ -42,6 +51,8 @@ impl TryFrom<u8> for Face {
             route::FACE => Ok(Self::Route),
             ledger::FACE => Ok(Self::Ledger),
             table::FACE => Ok(Self::Table),
+            auth::FACE => Ok(Self::Auth),
+            ADMITTED => Ok(Self::Admitted),
             _ => Err(Malformed { what: "face" }),
         }
     }
@@ -54,6 +65,53 @@ pub struct Command {
     pub face: Face,
     /// Its encoding, defined by the face's `command.rs`.
     pub bytes: Bytes,
+}
+
+impl Command {
+    /// The command as admitted at an auth revision: what the user who asked for it may do was judged by the users and
+    /// roles of then. **Invariant: Newest rights.**
+    pub fn admitted(self, revision: u64) -> Self {
+        let mut bytes = BytesMut::with_capacity(ENVELOPE_BYTES + self.bytes.len());
+        bytes.put_u64_le(revision);
+        bytes.put_u8(self.face as u8);
+        bytes.put_slice(&self.bytes);
+        Self { face: Face::Admitted, bytes: bytes.freeze() }
+    }
+
+    /// The command in the envelope, and the auth revision on it, if there is one.
+    fn open(self) -> Result<(Self, Option<u64>), Malformed> {
+        if self.face != Face::Admitted {
+            return Ok((self, None));
+        }
+        let mut envelope = Reader::new(self.bytes, "admitted command");
+        let revision = envelope.array().map(u64::from_le_bytes)?;
+        let face = Face::try_from(envelope.byte()?)?;
+        if face == Face::Admitted {
+            return Err(envelope.malformed());
+        }
+        Ok((Self { face, bytes: envelope.rest() }, Some(revision)))
+    }
+
+    /// Whether it is something that a node does by itself, whoever its users are.
+    fn is_upkeep(&self) -> bool {
+        use system::Operation::{ClaimDisk, Expire, Introduce, RaiseAlarm, Tick};
+        let bytes = || self.bytes.clone();
+        match self.face {
+            Face::System => matches!(
+                system::decode(bytes()),
+                Some(Tick(_) | Expire(_) | ClaimDisk(_) | Introduce(_) | RaiseAlarm(_))
+            ),
+            Face::Table => table::is_report(bytes()),
+            _ => false,
+        }
+    }
+}
+
+impl auth::Operation {
+    /// The encoded command.
+    pub fn into_command(self) -> Command {
+        Command { face: Face::Auth, bytes: self.into_bytes() }
+    }
 }
 
 impl system::Operation {
@@ -111,6 +169,8 @@ pub enum Reply {
     Ledger(ledger::Reply),
     /// From [`table`].
     Table(table::Reply),
+    /// From [`auth`]; the refusal of an old admission, whatever face the command was for.
+    Auth(auth::Reply),
 }
 
 /// What faces keep in memory for readers: derived from the store, changed by the machines, shared by
@@ -127,6 +187,8 @@ pub struct Memory {
     pub vpcs: Arc<route::Vpcs>,
     /// The tables' versions and changes.
     pub tables: Arc<table::Live>,
+    /// Users and roles: those of the newest state alone, which is never changed, but replaced.
+    pub auth: Arc<auth::Policy>,
 }
 
 /// The machines of all faces. The system face has none: its state is the store's alone.
@@ -135,6 +197,7 @@ pub(crate) struct Faces {
     route: route::Machine,
     ledger: ledger::Machine,
     table: table::Machine,
+    auth: auth::Machine,
 }
 
 impl Faces {
@@ -145,6 +208,7 @@ impl Faces {
             route: route::Machine::open(view, progress.revision)?,
             ledger: ledger::Machine::open(view, progress.stamp)?,
             table: table::Machine::open(view)?,
+            auth: auth::Machine::open(view)?,
         })
     }
 
@@ -153,6 +217,7 @@ impl Faces {
             routes: Arc::clone(self.route.table()),
             vpcs: Arc::clone(self.route.vpcs()),
             tables: Arc::clone(self.table.live()),
+            auth: Arc::clone(self.auth.policy()),
         }
     }
 
@@ -172,15 +237,30 @@ impl Faces {
         deadlines.into_iter().flatten().min()
     }
 
-    /// Applies one command.
+    /// Applies one command, unless it was admitted under other users and roles than those of now.
     pub(crate) fn apply(&mut self, tx: &mut Tx<'_>, command: Command) -> Result<Reply, StoreError> {
-        let bytes = command.bytes;
-        Ok(match command.face {
+        let Ok((command, admitted)) = command.open() else {
+            return Ok(Reply::Auth(self.auth.refuse(auth::Refusal::Malformed)));
+        };
+        if !self.auth.still_admits(admitted) && !command.is_upkeep() {
+            return Ok(Reply::Auth(self.auth.refuse(auth::Refusal::OldRevision)));
+        }
+        self.run(tx, command)
+    }
+
+    /// Applies a command that goes with a change of who votes, which is made in any case.
+    pub(crate) fn run(&mut self, tx: &mut Tx<'_>, command: Command) -> Result<Reply, StoreError> {
+        let Ok((Command { face, bytes }, _)) = command.open() else {
+            return Ok(Reply::Auth(self.auth.refuse(auth::Refusal::Malformed)));
+        };
+        Ok(match face {
             Face::System => Reply::System(system::apply(tx, bytes)?),
             Face::Kv => Reply::Kv(self.kv.apply(tx, bytes)?),
             Face::Route => Reply::Route(self.route.apply(tx, bytes)?),
             Face::Ledger => Reply::Ledger(self.ledger.apply(tx, bytes)?),
             Face::Table => Reply::Table(self.table.apply(tx, bytes)?),
+            Face::Auth => Reply::Auth(self.auth.apply(tx, bytes)),
+            Face::Admitted => Reply::Auth(self.auth.refuse(auth::Refusal::Malformed)),
         })
     }
 
@@ -218,6 +298,7 @@ pub(crate) const VOCABULARIES: &[crate::golden::Vocabulary] = &[
     route::script::VOCABULARY,
     ledger::script::VOCABULARY,
     table::script::VOCABULARY,
+    auth::script::VOCABULARY,
 ];
 
 #[cfg(test)]
@@ -263,6 +344,20 @@ mod tests {
         assert_eq!(deadline, Some(Stamp(101)));
         let (events, deadline) = apply(101, &expire(u32::MAX));
         assert_eq!((faces(events), deadline), (vec![route::FACE; 395], None));
+    }
+
+    #[test]
+    fn the_envelope_is_pinned_and_a_damaged_one_is_malformed() {
+        let put = kv::Operation::Put(kv::Put { key: "k".into(), ..kv::Put::default() }).into_command();
+        let admitted = put.clone().admitted(0x0102);
+        assert_eq!(&admitted.bytes[..], b"\x02\x01\0\0\0\0\0\0\x01\x0a\x03\x0a\x01k");
+        assert_eq!(admitted.clone().open(), Ok((put.clone(), Some(0x0102))));
+        assert_eq!(put.clone().open(), Ok((put, None)));
+        for length in 0..ENVELOPE_BYTES {
+            let bytes = admitted.bytes.slice(..length);
+            assert!(Command { face: Face::Admitted, bytes }.open().is_err(), "cut at {length}");
+        }
+        assert!(admitted.admitted(1).open().is_err(), "an envelope in another");
     }
 
     /// The entries of the expiry indexes, and all that was ever written to them.
@@ -362,7 +457,7 @@ mod tests {
     #[test]
     fn a_faces_number_is_read_back_and_an_unknown_one_is_refused() {
         let known: Vec<u8> = (0..=u8::MAX).filter(|number| Face::try_from(*number).is_ok()).collect();
-        assert_eq!(known, [0, 1, 2, 3, 4]);
+        assert_eq!(known, [0, 1, 2, 3, 4, 5, 255]);
         assert!(known.into_iter().all(|number| Face::try_from(number).unwrap() as u8 == number));
     }
 }

@@ -9,7 +9,7 @@ use crate::limits::STORE_KEY_BYTES_MAX;
 use crate::store::MemoryStore;
 use crate::store::contract::Random;
 use crate::{Batch, Command, Face, Index, Machines, Stamp, Store, Term};
-use crate::{kv, ledger, route, system, table};
+use crate::{auth, kv, ledger, route, system, table};
 use bytes::Bytes;
 use kv::txn_operation::Step;
 use std::collections::BTreeMap;
@@ -47,17 +47,19 @@ pub fn check(store: &dyn Store, seed: u64, entries: usize, applied: &mut dyn FnM
 
 /// A command: well-formed and extreme, or damaged, or arbitrary bytes.
 pub fn command(random: &mut Random) -> Command {
-    let mut command = match random.below(6) {
+    let mut command = match random.below(7) {
         0 => system_operation(random).into_command(),
         1 => route_operation(random).into_command(),
         2 => ledger_command(random),
         3 => table_operation(random).into_command(),
+        4 => auth_operation(random).into_command(),
         _ => kv_operation(random).into_command(),
     };
     match random.below(10) {
         0 => command.bytes = damaged(random, &command.bytes),
         1 => command.bytes = (0..random.below(60)).map(|_| random.number() as u8).collect(),
-        2 => command.face = Face::try_from(random.below(5) as u8).expect("there are five"),
+        2 => command.face = Face::try_from(random.below(6) as u8).expect("there are six"),
+        3..6 => command = command.admitted(number(random)),
         _ => {}
     }
     command
@@ -126,6 +128,33 @@ fn small(random: &mut Random) -> u32 {
 }
 
 // The faces' commands.
+
+fn auth_operation(random: &mut Random) -> auth::Operation {
+    use auth::Operation;
+    let name = |random: &mut Random| if random.once_in(3) { auth::ROOT.to_string() } else { text(random) };
+    match random.below(14) {
+        0 => Operation::Enable(auth::Enable { secret: bytes(random) }),
+        1..3 => Operation::Disable(true),
+        3 | 4 => Operation::AddUser(auth::AddUser { name: name(random), hash: text(random) }),
+        5 => Operation::DeleteUser(name(random)),
+        6 => Operation::SetPassword(auth::SetPassword { name: name(random), hash: text(random) }),
+        7 | 8 => Operation::GrantRole(auth::UserRole { user: name(random), role: name(random) }),
+        9 => Operation::RevokeRole(auth::UserRole { user: name(random), role: name(random) }),
+        10 => Operation::AddRole(name(random)),
+        11 => Operation::DeleteRole(name(random)),
+        which => {
+            let scope = if random.once_in(3) {
+                auth::Scope::Part(auth::FaceGrant { part: small(random) as i32, rights: small(random) })
+            } else {
+                let (rights, key) = (small(random) as i32, bytes(random));
+                auth::Scope::Keys(auth::KeyRange { rights, key, range_end: range_end(random) })
+            };
+            let grant = (!random.once_in(9)).then_some(auth::Grant { scope: Some(scope) });
+            let grant = auth::RoleGrant { role: name(random), grant };
+            if which == 12 { Operation::Grant(grant) } else { Operation::Revoke(grant) }
+        }
+    }
+}
 
 fn system_operation(random: &mut Random) -> system::Operation {
     let alarm = |random: &mut Random| system::Alarm { member: number(random), kind: small(random) as i32 };
@@ -694,6 +723,7 @@ mod tests {
             (Face::Route, &route::Operation::Put(Bytes::new()).into_command().bytes),
             (Face::Table, &table::Operation::Rollback(table::Rollback::default()).into_command().bytes),
             (Face::Ledger, &ledger::Operation::create_accounts(Vec::new()).into_command().bytes),
+            (Face::Auth, &auth::Operation::Disable(true).into_command().bytes),
         ]
         .map(|(face, begin)| [0, 1].map(|more| (face, skipped(COMMAND_BYTES_MAX + more, begin))));
         for [(face, longest), (_, longer)] in commands {

@@ -16,6 +16,7 @@
 //! makes a store key, `*_prefix` the beginning of several.
 
 mod allowance;
+pub mod auth;
 pub mod batch;
 mod charge;
 pub mod codec;
@@ -42,7 +43,7 @@ pub mod tx;
 pub mod types;
 
 pub use batch::Batch;
-pub use faces::{Command, Face, Memory, Reply};
+pub use faces::{Command, ENVELOPE_BYTES, Face, Memory, Reply};
 pub use history::{Change, Event};
 pub use machines::{Machines, Outcome};
 pub use message::Message;

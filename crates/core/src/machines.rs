@@ -120,7 +120,7 @@ impl Machines {
         let reply = entry.run(|tx| {
             tx.put(CONFIGURATION_KEY, configuration);
             match command {
-                Some(command) => self.faces.apply(tx, command),
+                Some(command) => self.faces.run(tx, command),
                 None => Ok(Reply::System(system::Reply::Done)),
             }
         })?;

@@ -1,6 +1,6 @@
 //! One replica of a cluster: [`Engine::propose`] changes its state, [`Engine::read`] reads it.
 //!
-//! Reading order, along a write: `propose.rs` (admission), `threads/` (one thread steps Raft, one writes the
+//! Reading order, along a write: `propose.rs` (bounds), `admission.rs` (rights), `threads/` (one thread steps Raft, one writes the
 //! log, one applies entries), `apply.rs` (what the last one does), `watch/` (who is told). Reads: `read.rs`,
 //! `alone.rs`. A replica's life: `founding.rs`, `resume.rs`, `start.rs`, `peers.rs` (what other replicas ask
 //! of it), `join.rs` (how a new node learns who it is). Then `membership.rs`, `leadership.rs`, `snapshots.rs`
@@ -13,6 +13,7 @@
 //! (`limits.*_in_flight_max`). Beyond these bounds commands are refused as [`ProposeError::Busy`], before any
 //! of their effects.
 
+pub mod admission;
 mod alone;
 pub mod apply;
 mod clock;

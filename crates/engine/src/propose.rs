@@ -3,6 +3,7 @@
 //! **Invariant: Once (encoding).** The command's bytes pass through here as the adapter encoded them. Only
 //! apply decodes them.
 
+use super::admission::is_outdated;
 use super::engine::Engine;
 use super::input::Input;
 use super::shared::Shared;
@@ -45,6 +46,9 @@ pub enum ProposeError {
     /// Not done: another configuration change is under way.
     #[error("configuration change refused: another one is under way")]
     Refused,
+    /// Not done: users or roles have changed since the command was admitted.
+    #[error("users or roles have changed while the request was under way; nothing was done, try again")]
+    OldRevision,
     /// Perhaps done: this node is stopping.
     #[error("node is stopping")]
     Stopped,
@@ -102,6 +106,7 @@ impl Engine {
     /// # Errors
     /// See [`ProposeError`]: each variant says whether the command was done.
     pub async fn propose(&self, command: Command) -> Result<Reply, ProposeError> {
+        let command = self.shared.marked(command);
         let outcome = match self.admit(&command) {
             Ok(admission) => admission.ask(command, Input::Propose).await,
             Err(refused) => Err(refused),
@@ -117,6 +122,7 @@ impl Engine {
     /// # Errors
     /// As [`Self::propose`].
     pub async fn propose_paced(&self, command: Command) -> Result<Reply, ProposeError> {
+        let command = self.shared.marked(command);
         let outcome = match self.admit(&command) {
             Ok(admission) => {
                 self.shared.metrics.commands_paced.inc();
@@ -142,6 +148,7 @@ impl Engine {
         let mut waiting = Vec::with_capacity(commands.len());
         let mut inputs = Vec::with_capacity(commands.len());
         for command in commands {
+            let command = self.shared.marked(command);
             waiting.push(self.admit(&command).map(|mut admission| {
                 let (waiter, reply) = oneshot::channel();
                 admission.reply = Some(reply);
@@ -194,6 +201,7 @@ impl Engine {
             Err(ProposeError::LeaderChanged) => "leader_changed",
             Err(ProposeError::Unknown) => "unknown",
             Err(ProposeError::Refused) => "refused",
+            Err(ProposeError::OldRevision) => "old_revision",
             Err(ProposeError::Stopped) => "stopped",
         };
         metrics.commands.with_label_values(&[label]).inc();
@@ -205,6 +213,7 @@ pub(crate) fn answer(
     reply: Result<Result<Reply, Lost>, oneshot::error::RecvError>,
 ) -> Result<Reply, ProposeError> {
     match reply {
+        Ok(Ok(reply)) if is_outdated(&reply) => Err(ProposeError::OldRevision),
         Ok(Ok(reply)) => Ok(reply),
         Ok(Err(Lost::NoLeader)) => Err(ProposeError::NoLeader),
         Ok(Err(Lost::Busy)) => Err(ProposeError::Busy),

@@ -1,5 +1,6 @@
 //! Views of the state, as fresh as the reader asks for.
 
+use super::admission;
 use super::engine::Engine;
 use super::input::Input;
 use super::shared::{Published, Shared};
@@ -28,6 +29,9 @@ pub enum ReadError {
         /// Milliseconds since this replica was last known to be up to date. `None`: never since its start.
         lag_ms: Option<u64>,
     },
+    /// Users or roles have changed since the read was admitted.
+    #[error("users or roles have changed while the request was under way; try again")]
+    OldRevision,
     /// This node is stopping.
     #[error("node is stopping")]
     Stopped,
@@ -102,6 +106,16 @@ impl Drop for Admission<'_> {
     }
 }
 
+/// **Invariant: Newest rights.** The state must have the users and roles by which the read was admitted. `judged`: they
+/// counted when it began, so what carries no revision is the node's own.
+fn check_admission(view: &ReadView, judged: bool) -> Result<(), ReadError> {
+    let same = match admission::present() {
+        Some(revision) => revision == view.memory().auth.revision(),
+        None => judged,
+    };
+    if same { Ok(()) } else { Err(ReadError::OldRevision) }
+}
+
 impl Engine {
     /// A view of the state, as fresh as `consistency` asks.
     ///
@@ -119,6 +133,7 @@ impl Engine {
     }
 
     async fn read_uncounted(&self, consistency: Consistency) -> Result<ReadView, ReadError> {
+        let judged = self.auth_on();
         match consistency {
             Consistency::Linearizable if self.shared.alone.holds() => {}
             Consistency::Linearizable => {
@@ -136,7 +151,11 @@ impl Engine {
                 self.check_lag(max_lag_entries, max_lag_ms)?;
             }
         }
-        Ok(self.latest())
+        let view = self.latest();
+        if self.auth_on() {
+            check_admission(&view, judged)?;
+        }
+        Ok(view)
     }
 
     /// **Invariant: Bounded.** At most `limits.reads_in_flight_max` reads wait. Counting them costs two additions

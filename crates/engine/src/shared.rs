@@ -83,6 +83,10 @@ pub(crate) struct Shared {
     pub(crate) findings: Findings,
     pub(crate) lending: Lending,
     pub(crate) clock: Arc<Clock>,
+    /// Whether requests need rights, by the newest state.
+    pub(crate) auth_on: AtomicBool,
+    /// The same, and the auth revision.
+    pub(crate) auth_changes: watch::Sender<(bool, u64)>,
     /// Whether everything is applied that was known to be committed before the start.
     replayed: watch::Sender<bool>,
     /// Why the replica stopped by itself.
@@ -107,6 +111,7 @@ impl Shared {
         surroundings: Option<Arc<Surroundings>>,
     ) -> Arc<Self> {
         let clock = Arc::clone(&published.clock);
+        let policy = (published.memory.auth.enabled(), published.memory.auth.revision());
         let published = Arc::new(ArcSwap::from_pointee(published));
         let hub = Hub::new(
             Arc::new(Latest(Arc::clone(&published))),
@@ -143,6 +148,8 @@ impl Shared {
             findings: Findings::default(),
             lending: Lending::default(),
             clock,
+            auth_on: AtomicBool::new(policy.0),
+            auth_changes: watch::Sender::new(policy),
             replayed: watch::Sender::default(),
             failure: watch::Sender::default(),
             paced: tokio::sync::Mutex::default(),

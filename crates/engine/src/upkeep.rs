@@ -2,6 +2,7 @@
 //! keep the member record current, purge the log, raise the alarm before the disk is full, and give back to
 //! the disk what is freed under it.
 
+use super::admission;
 use super::engine::Engine;
 use super::shared::Shared;
 use super::{guarded, purge};
@@ -178,7 +179,9 @@ fn reclaim(shared: &Shared, reclaimed: &mut Option<Revision>) {
 /// made again in the next round.
 async fn propose(shared: &Arc<Shared>, operation: Operation) {
     let engine = Engine::new(Arc::clone(shared));
-    if let Err(error) = engine.propose(operation.into_command()).await {
+    // The node itself asks, whoever may.
+    let revision = engine.policy().revision();
+    if let Err(error) = admission::admitted(revision, engine.propose(operation.into_command())).await {
         tracing::debug!(%error, "upkeep proposal");
     }
 }

@@ -56,6 +56,15 @@ pub mod quoin {
         }
     }
 
+    /// Rights.
+    pub mod auth {
+        /// Version 1.
+        pub mod v1 {
+            #![allow(missing_docs, unreachable_pub, clippy::all)]
+            tonic::include_proto!("quoin.auth.v1");
+        }
+    }
+
     /// The kv face.
     pub mod kv {
         /// Version 1.

@@ -77,6 +77,7 @@ fn propose(error: ProposeError) -> Status {
         ProposeError::LeaderChanged => Known::LeaderChanged.into(),
         ProposeError::Unknown => Known::LeaderLost.into(),
         ProposeError::Refused => ours(Code::Aborted, &error.to_string()),
+        ProposeError::OldRevision => Known::AuthOldRevision.into(),
         ProposeError::Stopped => Known::Stopped.into(),
     }
 }
@@ -85,6 +86,7 @@ fn read(error: ReadError) -> Status {
     match error {
         ReadError::Busy => Known::TooManyRequests.into(),
         ReadError::NoLeader => Known::NoLeader.into(),
+        ReadError::OldRevision => Known::AuthOldRevision.into(),
         ReadError::Stopped => Known::Stopped.into(),
         ReadError::Lagging { .. } => ours(Code::Unavailable, &format!("{error}; ask another replica")),
     }
@@ -107,8 +109,9 @@ impl From<Kind> for Code {
             Kind::OutOfRange => Self::OutOfRange,
             Kind::ResourceExhausted => Self::ResourceExhausted,
             Kind::Unavailable => Self::Unavailable,
-            Kind::Unimplemented => Self::Unimplemented,
             Kind::Cancelled => Self::Cancelled,
+            Kind::Unauthenticated => Self::Unauthenticated,
+            Kind::PermissionDenied => Self::PermissionDenied,
             Kind::Unknown => Self::Unknown,
         }
     }
@@ -173,8 +176,9 @@ mod tests {
             (Kind::OutOfRange, Code::OutOfRange),
             (Kind::ResourceExhausted, Code::ResourceExhausted),
             (Kind::Unavailable, Code::Unavailable),
-            (Kind::Unimplemented, Code::Unimplemented),
             (Kind::Cancelled, Code::Cancelled),
+            (Kind::Unauthenticated, Code::Unauthenticated),
+            (Kind::PermissionDenied, Code::PermissionDenied),
         ] {
             assert_eq!(rendered(Error::Refused(kind, "why".into())), (code, "quoin: why".into()));
         }

@@ -21,10 +21,12 @@ pub(crate) enum Kind {
     ResourceExhausted,
     /// Not here or not now: try another replica, or later.
     Unavailable,
-    /// Not in this version.
-    Unimplemented,
     /// The client has disconnected.
     Cancelled,
+    /// Nobody, or nobody who is known, asks.
+    Unauthenticated,
+    /// Whoever asks may not.
+    PermissionDenied,
     /// etcd gives no reason.
     Unknown,
 }

@@ -21,6 +21,14 @@ impl Error {
             Self::Etcd(Known::LeaderLost) => propose(ProposeError::Unknown),
             Self::Etcd(Known::LeaderChanged) => propose(ProposeError::LeaderChanged),
             Self::Etcd(Known::TooManyRequests) => propose(ProposeError::Busy),
+            Self::Etcd(Known::UserEmpty) => "NOAUTH Authentication required.".into(),
+            Self::Etcd(Known::AuthFailed | Known::NoPasswordUser) => {
+                "WRONGPASS invalid username-password pair or user is disabled.".into()
+            }
+            Self::Etcd(Known::InvalidAuthToken) => "NOAUTH the user is gone, or has another password.".into(),
+            Self::Etcd(Known::PermissionDenied) => {
+                "NOPERM this user has no permissions to run this command, or to access one of its keys".into()
+            }
             Self::Etcd(known) => format!("ERR {}", plain(known.text())),
             Self::Refused(Kind::Aborted, text) => format!("BUSY {text}"),
             Self::Refused(Kind::WrongType, text) => format!("WRONGTYPE {text}"),
@@ -39,6 +47,7 @@ fn propose(error: ProposeError) -> String {
         ProposeError::NoLeader | ProposeError::LeaderChanged => no_leader(&error.to_string()),
         ProposeError::NoSpace => NO_ROOM.into(),
         ProposeError::TooLarge { .. } | ProposeError::Refused => format!("ERR {error}"),
+        ProposeError::OldRevision => format!("TRYAGAIN {error}"),
         ProposeError::Unknown | ProposeError::Stopped => {
             format!("UNKNOWN {error}; a write may or may not have been done")
         }

@@ -104,6 +104,16 @@ struct Gateway {
     text_bytes_max: usize,
 }
 
+/// The RPC that a path stands for.
+pub(crate) fn call_of(path: &str) -> Option<&'static str> {
+    PATHS.iter().find(|(known, _)| *known == path).map(|(_, rpc)| *rpc)
+}
+
+/// The answer to a call that failed.
+pub(crate) fn failed(status: &Status) -> tonic::codegen::http::Response<tonic::body::Body> {
+    answer::failed(status).map(tonic::body::Body::new)
+}
+
 /// Serves the gateway with the services of `routes`; requests are charged to `budget`.
 pub(super) fn routes(engine: &Engine, routes: Routes, budget: Budget) -> Router {
     let gateway = Gateway {
@@ -119,7 +129,7 @@ async fn serve(State(gateway): State<Arc<Gateway>>, request: Request) -> Respons
     if is_grpc(request.headers()) {
         return Status::unimplemented("").into_http();
     }
-    let Some((_, rpc)) = PATHS.iter().find(|(path, _)| *path == request.uri().path()) else {
+    let Some(rpc) = call_of(request.uri().path()) else {
         return answer::not_found();
     };
     if request.method() != Method::POST {

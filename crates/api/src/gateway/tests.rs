@@ -148,9 +148,15 @@ impl Served {
     fn new(engine: &Engine, budget: Budget) -> Self {
         let (stop, life) = tokio::sync::watch::channel(false);
         let (library, book) = (Arc::new(Library::new(TableConfig::default())), Book::start(engine.clone()));
-        let services =
-            grpc::routes(engine, &library, &book, &Life(life), &crate::neighbours::Neighbours::default())
-                .unwrap();
+        let services = grpc::routes(
+            engine,
+            &crate::auth::Gate::new(engine.clone()),
+            &library,
+            &book,
+            &Life(life),
+            &crate::neighbours::Neighbours::default(),
+        )
+        .unwrap();
         Self { pages: routes(engine, services, budget), _life: stop }
     }
 

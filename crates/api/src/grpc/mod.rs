@@ -6,12 +6,14 @@ mod inbound;
 mod kv;
 mod ledger;
 mod outbound;
+mod rights;
 pub(crate) mod route;
 pub(crate) mod table;
 
 pub(crate) use etcd::API_VERSION;
 
 use crate::answers::Reader;
+use crate::auth::Gate;
 use crate::ledger::Book;
 use crate::life::Life;
 use crate::neighbours::Neighbours;
@@ -23,6 +25,7 @@ use quoin_proto::etcdserverpb::kv_server::KvServer;
 use quoin_proto::etcdserverpb::lease_server::LeaseServer;
 use quoin_proto::etcdserverpb::maintenance_server::MaintenanceServer;
 use quoin_proto::etcdserverpb::watch_server::WatchServer;
+use quoin_proto::quoin::auth::v1::auth_server::AuthServer as RightsServer;
 use quoin_proto::quoin::kv::v1::kv_server::KvServer as QuoinKvServer;
 use quoin_proto::quoin::ledger::v1::ledger_server::LedgerServer;
 use quoin_proto::quoin::route::encoded::route_server::RouteServer;
@@ -72,6 +75,7 @@ pub(crate) fn streams(path: &str) -> bool {
 /// All services, except health.
 pub(crate) fn routes(
     engine: &Engine,
+    gate: &Arc<Gate>,
     library: &Arc<Library>,
     book: &Book,
     life: &Life,
@@ -92,7 +96,8 @@ pub(crate) fn routes(
         .add_service(LeaseServer::new(etcd::Lease::new(engine(), life.clone())))
         .add_service(ClusterServer::new(etcd::Cluster::new(engine(), neighbours.clone())))
         .add_service(MaintenanceServer::new(etcd::Maintenance::new(engine(), life.clone())))
-        .add_service(AuthServer::new(etcd::Auth::new(engine())))
+        .add_service(AuthServer::new(etcd::Auth::new(Arc::clone(gate))))
+        .add_service(RightsServer::new(rights::Auth::new(engine())))
         .add_service(
             QuoinKvServer::new(kv::Kv::new(engine(), life.clone(), neighbours.clone()))
                 .max_decoding_message_size(batch_max),

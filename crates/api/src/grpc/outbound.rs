@@ -4,6 +4,7 @@
 //! for their clients there hold at most [`BLOCKED_MAX`] of them, the others wait; and a client that takes
 //! nothing for [`PATIENCE`] is given up.
 
+use crate::auth;
 use crate::commands::off_the_hot_path;
 use crate::error::{Error, Known};
 use crate::life::Life;
@@ -40,7 +41,7 @@ where
 {
     let (answers, receiver) = mpsc::channel(waiting_max);
     let (life, work) = (life.clone(), work(answers.clone()));
-    tokio::spawn(async move {
+    tokio::spawn(auth::carried(async move {
         let ended = tokio::select! {
             ended = work => ended,
             () = life.ended() => Err(Known::Stopped.into()),
@@ -50,7 +51,7 @@ where
             // This fails if the client has left.
             let _ = answers.send(Err(error.into())).await;
         }
-    });
+    }));
     ReceiverStream::new(receiver)
 }
 

@@ -10,7 +10,7 @@
 use crate::Life;
 use crate::preface::CheckedListener;
 use crate::stall;
-use axum::Router;
+use axum::{Extension, Router};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -33,7 +33,11 @@ pub(crate) async fn serve(mut listener: CheckedListener, pages: Router, life: Li
             accepted = listener.accept() => accepted,
             () = life.ended() => return,
         };
-        let connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(pages.clone()));
+        let pages = match stream.common_name() {
+            Some(name) => pages.clone().layer(Extension(name)),
+            None => pages.clone(),
+        };
+        let connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(pages));
         let life = life.clone();
         tokio::spawn(async move {
             tokio::pin!(connection);

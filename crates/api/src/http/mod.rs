@@ -21,13 +21,14 @@ mod time;
 pub(super) use connections::serve;
 
 use crate::budget::Budget;
+use crate::error::Error;
 use crate::grpc::route::Route;
 use crate::ledger::Book;
 use crate::life::Life;
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, State};
 use axum::http::{StatusCode, header};
-use axum::response::IntoResponse;
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use quoin_engine::Engine;
 use quoin_library::Library;
@@ -57,6 +58,17 @@ pub(super) fn api(book: Book, route: Route, life: Life) -> Router {
         .merge(SwaggerUi::new("/docs").url("/v1/openapi.json", document::document()))
         .method_not_allowed_fallback(extract::no_such_method)
         .fallback(extract::nothing_here)
+}
+
+/// The document of the faces' APIs.
+#[cfg(test)]
+pub(super) fn openapi() -> utoipa::openapi::OpenApi {
+    document::document()
+}
+
+/// The answer to a request that may not be made.
+pub(super) fn refused(error: Error) -> Response {
+    problem::Problem::from(error).into_response()
 }
 
 /// The pages of `routes`, with the bytes of requests charged to the node's budget.

@@ -129,6 +129,10 @@ impl IntoResponse for Problem {
         let mut response = (status, Json(self)).into_response();
         let kind = HeaderValue::from_static("application/problem+json");
         response.headers_mut().insert(header::CONTENT_TYPE, kind);
+        if status == StatusCode::UNAUTHORIZED {
+            let scheme = HeaderValue::from_static("Basic realm=\"quoin\", Bearer");
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, scheme);
+        }
         if let Some(retry) = retry {
             response.headers_mut().insert(HeaderName::from_static("retry-after"), retry);
         }
@@ -145,6 +149,13 @@ impl From<Error> for Problem {
             Error::Read(error) => unavailable(format!("{error}; ask again, or another replica")),
             Error::Etcd(Known::NoSpace) => no_space(),
             Error::Etcd(Known::TooManyRequests) => too_many_requests(),
+            Error::Etcd(Known::UserEmpty) => of_kind(
+                Kind::Unauthenticated,
+                "send Authorization: Bearer with a token, or Basic with a user's name and password",
+            ),
+            Error::Etcd(known @ (Known::AuthFailed | Known::NoPasswordUser)) => {
+                of_kind(Kind::Unauthenticated, known.text())
+            }
             Error::Etcd(known) => of_kind(known.kind(), known.text()),
             Error::Refused(kind, text) => of_kind(kind, &text),
             Error::Detailed(refusal) => of_kind(refusal.kind, &refusal.text),
@@ -170,6 +181,7 @@ fn propose(error: ProposeError) -> Problem {
         ProposeError::Unknown | ProposeError::Stopped => unavailable(
             "it may or may not have been done; send the same request again, with the same id if it has one",
         ),
+        ProposeError::OldRevision => unavailable(error.to_string()),
         // Only changes of members are refused.
         ProposeError::Refused => of_kind(Kind::Aborted, &error.to_string()),
     }
@@ -213,7 +225,8 @@ fn of_kind(kind: Kind, detail: &str) -> Problem {
             (StatusCode::UNPROCESSABLE_ENTITY, "precondition", "The state does not allow it")
         }
         Kind::ResourceExhausted => (StatusCode::PAYLOAD_TOO_LARGE, "too_large", "The answer is too large"),
-        Kind::Unimplemented => (StatusCode::NOT_IMPLEMENTED, "unimplemented", "Not in this version"),
+        Kind::Unauthenticated => (StatusCode::UNAUTHORIZED, "unauthenticated", "Who asks is not known"),
+        Kind::PermissionDenied => (StatusCode::FORBIDDEN, "permission_denied", "Not allowed"),
         Kind::Unavailable => return unavailable(detail),
         Kind::Cancelled | Kind::Unknown => return fault(detail),
     };

@@ -17,7 +17,7 @@ use quoin_core::ledger::{
     SetIndexes, TRANSFERS_MAX, TransferReply, Transfers, UpdateAccount,
 };
 use quoin_core::{Command, Reply, Revision, Stamp};
-use quoin_engine::{Consistency, Engine, ProposeError, ReadView};
+use quoin_engine::{Consistency, Engine, ProposeError, ReadView, admission};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
@@ -53,6 +53,8 @@ pub(crate) type Accounts = Vec<Result<AccountRecord, AccountCode>>;
 struct Waiting {
     transfers: Transfers,
     answer: oneshot::Sender<Result<Applied, Error>>,
+    /// Only requests that were admitted alike go together.
+    admitted: Option<u64>,
 }
 
 /// A handle to the ledger of a node.
@@ -84,7 +86,7 @@ impl Book {
             return applied(propose(&self.engine, transfers.into_command()).await?);
         }
         let (answer, answered) = oneshot::channel();
-        let waiting = Waiting { transfers, answer };
+        let waiting = Waiting { transfers, answer, admitted: admission::present() };
         self.waiting.try_send(waiting).map_err(|_| ProposeError::Busy)?;
         answered.await.unwrap_or(Err(ProposeError::Stopped.into()))
     }
@@ -321,8 +323,9 @@ async fn gather(engine: Engine, mut arriving: mpsc::Receiver<Waiting>) {
                 None => return,
             },
         };
+        let admitted = first.admitted;
         let (command, answers) = together(first, &mut arriving, &mut left_over);
-        tokio::spawn(run(engine.clone(), command, answers, permit));
+        tokio::spawn(admission::carried(admitted, run(engine.clone(), command, answers, permit)));
     }
 }
 
@@ -334,10 +337,12 @@ fn together(
     arriving: &mut mpsc::Receiver<Waiting>,
     left_over: &mut Option<Waiting>,
 ) -> (Command, Answers) {
+    let admitted = first.admitted;
     let mut answers = vec![(first.transfers.len(), first.answer)];
     let mut command = first.transfers;
     while let Ok(next) = arriving.try_recv() {
-        if command.len() + next.transfers.len() > TRANSFERS_MAX || command.bytes() > COMMAND_BYTES {
+        let room = command.len() + next.transfers.len() <= TRANSFERS_MAX && command.bytes() <= COMMAND_BYTES;
+        if !room || next.admitted != admitted {
             *left_over = Some(next);
             break;
         }

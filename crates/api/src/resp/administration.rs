@@ -103,6 +103,8 @@ pub(super) fn hello(session: &mut Session, args: &[Bytes]) -> Reply {
         loop {
             options = match options {
                 [] => break,
+                // It was judged before.
+                [word, _, _, rest @ ..] if is(word, "auth") && session.is_known() => rest,
                 [word, user, _, rest @ ..] if is(word, "auth") => match authenticate(user) {
                     Some(problem) => return problem,
                     None => rest,

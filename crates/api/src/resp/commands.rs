@@ -10,7 +10,7 @@ use super::reply::Reply;
 use super::scripts;
 use super::session::{FieldsAnswer, Session};
 use super::{
-    administration, expiry, field_expiry, flush, hashes, keyspace, scan, strings, subscribe, table,
+    acl, administration, expiry, field_expiry, flush, hashes, keyspace, scan, strings, subscribe, table,
     transaction,
 };
 use crate::error::Error;
@@ -314,8 +314,9 @@ pub(super) static COMMANDS: &[Command] = &[
         "auth",
         -2,
         Answers(administration::auth),
-        "Is accepted for the user default, and no other.",
+        "Says who the client is; while authentication is off, only the user default.",
     ),
+    row(Connection, "acl", -2, Answers(acl::acl), "Tells of users and their keys.").flags(NO_MULTI),
     row(Connection, "select", 2, Answers(administration::select), "Chooses database 0, the only one."),
     row(Connection, "client", -2, Answers(administration::client), "Names the connection, and describes it."),
     row(Connection, "readonly", 1, Answers(administration::readonly), "Lets reads see an older state."),
@@ -395,15 +396,22 @@ impl Command {
         if self.arity < 0 { given >= i64::from(-self.arity) } else { given == i64::from(self.arity) }
     }
 
-    /// Bytes of the longest key among `count` arguments of these lengths, the name included.
-    pub(super) fn longest_key(&self, count: usize, length: impl Fn(usize) -> usize) -> usize {
+    pub(super) fn has_keys(&self) -> bool {
+        self.keys.2 != 0
+    }
+
+    /// Which of `count` arguments are keys, the name included.
+    pub(super) fn keys_of(&self, count: usize) -> impl Iterator<Item = usize> {
         let Keys(first, last, step) = self.keys;
-        if step == 0 {
-            return 0;
-        }
         let end = count as i64;
         let last = if last < 0 { end + last } else { last.min(end - 1) };
-        (first..=last).step_by(step as usize).map(|at| length(at as usize)).max().unwrap_or(0)
+        let keys = if step == 0 { None } else { Some(first..=last) };
+        keys.into_iter().flatten().step_by(step.max(1) as usize).map(|at| at as usize)
+    }
+
+    /// Bytes of the longest key among `count` arguments of these lengths, the name included.
+    pub(super) fn longest_key(&self, count: usize, length: impl Fn(usize) -> usize) -> usize {
+        self.keys_of(count).map(length).max().unwrap_or(0)
     }
 
     /// What EXEC does, for a command that MULTI queues.
@@ -485,6 +493,12 @@ impl Command {
         let facts = facts.map(|(name, fact)| (Reply::text(name), Reply::text(fact)));
         (Reply::text(self.name), Reply::Map(facts.into()))
     }
+}
+
+/// All categories of permissions.
+pub(super) fn categories() -> Vec<&'static str> {
+    let all: std::collections::BTreeSet<_> = COMMANDS.iter().flat_map(Command::categories).collect();
+    all.into_iter().map(|name| name.trim_start_matches('@')).collect()
 }
 
 /// Quoin's version since which a command exists: all came with the first.

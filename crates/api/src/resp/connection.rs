@@ -12,6 +12,7 @@ use super::notices::Ended;
 use super::parse::{is, wrong_count};
 use super::reply::Reply;
 use super::request::{Arguments, Parser, Requests};
+use super::rights;
 use super::scripts;
 use super::session::Session;
 use super::transaction::{Place, abort, atomically, failed, is_long};
@@ -54,6 +55,7 @@ pub(super) async fn serve(mut session: Session, mut stream: Stream, life: Life) 
     let ended = life.ended();
     tokio::pin!(ended);
     let mut is_new = true;
+    let mut policy = session.server.engine.watch_policy();
     while !session.closing {
         if let Err(problem) = parser.read(&mut buffer, &mut requests) {
             session.server.engine.metrics().client_garbage.inc();
@@ -93,15 +95,25 @@ pub(super) async fn serve(mut session: Session, mut stream: Stream, life: Life) 
                     }
                 },
                 () = &mut ended => return Ok(()),
+                // A client that listens comes again, and is told what it may hear. An error: the replica has stopped.
+                Ok(()) = policy.changed() => {
+                    if session.may_overhear() {
+                        return Ok(());
+                    }
+                }
                 () = stalled(), if announced > 0 => {
                     session.reply(&Reply::Error(format!("ERR {}", stall::reason())));
                     return flush(&mut session, &mut stream).await;
                 }
             }
         }
+        session.begin_round();
         for request in requests.iter() {
             session.begin_request().await;
-            self::request(&mut session, request).await;
+            match session.caller() {
+                Some(caller) => caller.run(self::request(&mut session, request)).await,
+                None => self::request(&mut session, request).await,
+            }
             session.end_request().await;
             if session.closing {
                 break;
@@ -111,7 +123,10 @@ pub(super) async fn serve(mut session: Session, mut stream: Stream, life: Life) 
             }
         }
         requests.clear();
-        session.end_round().await;
+        match session.caller() {
+            Some(caller) => caller.run(session.end_round()).await,
+            None => session.end_round().await,
+        }
         if taken > room && buffer.is_empty() {
             (buffer, taken) = (BytesMut::new(), 0);
         }
@@ -197,6 +212,18 @@ async fn request(session: &mut Session, args: Arguments<'_>) {
     }
     if session.queue.is_some() && command.has(Flag::NoMulti) {
         return refuse(session, format!("ERR '{}' is not supported within MULTI", command.name)).await;
+    }
+    if session.server.engine.auth_on() {
+        if matches!(command.name, "auth" | "hello") {
+            // What was gathered is the former user's.
+            session.write_pending().await;
+            if let Some(reply) = rights::log_in(session, command, args).await {
+                return session.reply(&reply);
+            }
+        }
+        if let Err(error) = rights::judge(session, command, args) {
+            return refuse(session, error.resp()).await;
+        }
     }
     if let (Some(queue), Some(queued)) = (&mut session.queue, command.queued()) {
         return match queue.push(queued, args) {

@@ -1,6 +1,6 @@
 //! Redis's protocol, RESP2 and RESP3, on a port of its own: the same keys and revisions as over etcd's API.
 //!
-//! Reading order, along a request: `connection.rs` reads requests (`request.rs`) from the socket and finds
+//! Reading order, along a request: `connection.rs` reads requests (`request.rs`) from the socket, has `rights.rs` judge them, and finds
 //! each in the table of commands (`commands.rs`). Commands about keys (`strings.rs`, `hashes.rs`,
 //! `keyspace.rs`, `expiry.rs`, `field_expiry.rs`) are functions of their arguments and of `keys.rs`; `transaction.rs` has their writes done, and those
 //! of scripts (`scripts/`).
@@ -11,6 +11,7 @@
 //! What is deliberately absent: types other than strings and hashes. An absent command is refused
 //! with an error that names it.
 
+mod acl;
 mod administration;
 mod channels;
 mod clients;
@@ -34,6 +35,7 @@ mod parse;
 mod queue;
 mod reply;
 mod request;
+mod rights;
 mod scan;
 #[cfg(test)]
 mod script;
@@ -48,6 +50,7 @@ mod transaction;
 
 use crate::Life;
 use crate::accept::{Listener, Stream};
+use crate::auth::{Gate, of_certificate};
 use crate::budget::Budget;
 use clients::Ending;
 use quoin_engine::Engine;
@@ -61,12 +64,13 @@ use tokio::io::AsyncWriteExt;
 /// Serves clients until the node stops.
 pub(crate) async fn serve(
     engine: Engine,
+    gate: Arc<Gate>,
     library: Arc<Library>,
     budget: Budget,
     mut listener: Listener,
     life: Life,
 ) {
-    let server = Server::new(engine, library, budget);
+    let server = Server::new(engine, gate, library, budget);
     let channels = server.channels.run();
     tokio::pin!(channels);
     loop {
@@ -101,5 +105,6 @@ async fn client(
         stream.write_all(b"-ERR max number of clients reached\r\n").await?;
         return stream.flush().await;
     };
-    connection::serve(Session::new(server, address, abort), stream, life).await
+    let identity = of_certificate(stream.common_name().as_ref());
+    connection::serve(Session::new(server, address, identity, abort), stream, life).await
 }

@@ -4,6 +4,7 @@ use super::channels::Channels;
 use super::clients::Clients;
 use super::cursors::Cursors;
 use super::scripts::Scripts;
+use crate::auth::Gate;
 use crate::budget::Budget;
 use quoin_engine::Engine;
 use quoin_library::Library;
@@ -16,6 +17,7 @@ const CONNECTIONS_MAX: usize = 10_000;
 /// What the connections of a node share.
 pub(super) struct Server {
     pub(super) engine: Engine,
+    pub(super) gate: Arc<Gate>,
     pub(super) library: Arc<Library>,
     pub(super) clients: Arc<Clients>,
     pub(super) channels: Arc<Channels>,
@@ -39,12 +41,13 @@ impl Drop for Place {
 }
 
 impl Server {
-    pub(super) fn new(engine: Engine, library: Arc<Library>, budget: Budget) -> Arc<Self> {
+    pub(super) fn new(engine: Engine, gate: Arc<Gate>, library: Arc<Library>, budget: Budget) -> Arc<Self> {
         let kept = Budget::new(&engine);
         Arc::new(Self {
             kept,
             channels: Channels::new(engine.messages()),
             engine,
+            gate,
             library,
             clients: Arc::default(),
             cursors: Cursors::default(),

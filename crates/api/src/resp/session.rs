@@ -15,6 +15,7 @@ use super::reply::{Reply, Version};
 use super::request::Arguments;
 use super::server::Server;
 use super::silence::Silence;
+use crate::auth::{Caller, Identity, check_here};
 use crate::commands::{check_size, check_space_for, kv_reply};
 use crate::error::Error;
 use bytes::Bytes;
@@ -25,6 +26,10 @@ use std::sync::Arc;
 /// The state of one connection.
 pub(super) struct Session {
     pub(super) server: Arc<Server>,
+    /// Who the client is.
+    identity: Identity,
+    /// Who asks in this round, and the users and roles by which they are judged; `None` while authentication is off.
+    caller: Option<Caller>,
     /// Unique while the node runs.
     pub(super) id: u64,
     pub(super) listed: Listed,
@@ -77,12 +82,14 @@ pub(super) enum FieldsAnswer {
 
 impl Session {
     /// Of a client at `address`, `host:port`.
-    pub(super) fn new(server: Arc<Server>, address: &str, abort: Ending) -> Self {
+    pub(super) fn new(server: Arc<Server>, address: &str, identity: Identity, abort: Ending) -> Self {
         let id = server.next_id();
         Self {
             id,
             listed: server.clients.list(id, address, abort),
             server,
+            identity,
+            caller: None,
             name: Bytes::new(),
             library: (Bytes::new(), Bytes::new()),
             version: Version::Resp2,
@@ -101,6 +108,9 @@ impl Session {
 
     /// Makes it what a new connection's is, but for the id and the library.
     pub(super) fn reset(&mut self) {
+        if self.server.engine.auth_on() {
+            self.become_user(Identity::Nobody);
+        }
         self.version = Version::Resp2;
         self.queue = None;
         self.watched.clear();
@@ -147,6 +157,61 @@ impl Session {
         self.sight = None;
         self.lookups.trim();
         self.notices.settle(&self.server.engine);
+    }
+
+    // Who asks.
+
+    /// The users and roles of now count in the round that begins. What MULTI has queued was judged by those of then: if
+    /// they are others, EXEC will refuse.
+    pub(super) fn begin_round(&mut self) {
+        if !self.server.engine.auth_on() {
+            self.caller = None;
+            return;
+        }
+        let policy = self.server.engine.policy();
+        let before = self.caller.as_ref().map(|caller| caller.policy().revision());
+        if let Some(queue) = self.queue.as_mut().filter(|_| before != Some(policy.revision())) {
+            queue.spoil();
+        }
+        self.caller = Caller::new(self.identity.clone(), Arc::clone(&policy)).ok();
+        if self.caller.is_none() {
+            // The user is gone, or has another password.
+            self.become_user(Identity::Nobody);
+        }
+    }
+
+    /// From now on the client is this user.
+    pub(super) fn become_user(&mut self, identity: Identity) {
+        self.identity = identity;
+        self.caller = Caller::new(self.identity.clone(), self.server.engine.policy()).ok();
+    }
+
+    /// Whether it is known who the client is.
+    pub(super) fn is_known(&self) -> bool {
+        self.identity != Identity::Nobody
+    }
+
+    /// The client's name as a user; `default` while authentication is off.
+    pub(super) fn user(&self) -> String {
+        match &self.caller {
+            Some(caller) if !caller.name().is_empty() => caller.name().to_owned(),
+            _ => "default".into(),
+        }
+    }
+
+    /// On whose behalf the round's commands run.
+    pub(super) fn caller(&self) -> Option<Caller> {
+        self.caller.clone()
+    }
+
+    /// Whether what it listens to may be more than its user may read by now.
+    pub(super) fn may_overhear(&self) -> bool {
+        let engine = &self.server.engine;
+        if !engine.auth_on() || self.notices.count() == 0 {
+            return false;
+        }
+        let caller = Caller::new(self.identity.clone(), engine.policy());
+        caller.and_then(|caller| caller.check(|access| access.reads(b"\0", b"\0"))).is_err()
     }
 
     // Reads.
@@ -244,6 +309,7 @@ impl Session {
 
     /// The command, if its size and the space left allow it.
     fn admitted(&self, operation: Operation) -> Result<quoin_core::Command, Error> {
+        check_here(&self.server.engine, &operation)?;
         check_space_for(&self.server.engine, &operation)?;
         let command = operation.into_command();
         check_size(&self.server.engine, &command)?;

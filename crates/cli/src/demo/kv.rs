@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
-use tonic::transport::Channel;
+use quoin_load::client::Channel;
 
 const KEYS: u32 = 5_000;
 const VALUE_BYTES: usize = 1024;

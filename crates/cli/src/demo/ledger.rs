@@ -10,7 +10,7 @@ use quoin_load::cluster::Endpoints;
 use quoin_proto::quoin::ledger::v1::ledger_client::LedgerClient;
 use std::time::Instant;
 use tokio::task::JoinSet;
-use tonic::transport::Channel;
+use quoin_load::client::Channel;
 use uuid::Uuid;
 
 const ACCOUNTS: u64 = 1_000;

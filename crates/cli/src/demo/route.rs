@@ -11,7 +11,7 @@ use std::time::Instant;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
-use tonic::transport::Channel;
+use quoin_load::client::Channel;
 
 const RULES: u32 = 100_000;
 /// Rules written at one revision.

@@ -11,7 +11,7 @@ use quoin_table::Manifest;
 use quoin_table::build::{Options, TextForm, build};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use tonic::transport::Channel;
+use quoin_load::client::Channel;
 
 const TABLE: &str = "demo";
 const KEYS: u64 = 1_000_000;

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use quoin_proto::quoin::ledger::v1 as pb;
 use quoin_proto::quoin::ledger::v1::get_account_request::{Account as Named, At};
 use quoin_proto::quoin::ledger::v1::ledger_client::LedgerClient;
-use tonic::transport::Channel;
+use quoin_load::client::Channel;
 use uuid::Uuid;
 
 pub(super) type Client = LedgerClient<Channel>;

@@ -3,7 +3,7 @@
 //! They are Protocol Buffers messages: fields are only ever added.
 
 use crate::charge::{Costs, Part};
-use crate::codec::CommandMessage;
+use crate::codec::{CommandMessage, decode_command};
 use bytes::Bytes;
 use prost::Message;
 
@@ -39,6 +39,12 @@ pub enum Operation {
     /// Change keys over the active version.
     #[prost(message, tag = "7")]
     Write(Write),
+}
+
+/// Whether a command is a member's report on its files, which no client sends.
+pub(crate) fn is_report(bytes: Bytes) -> bool {
+    let command = decode_command::<Command>(bytes).and_then(|command| command.operation);
+    matches!(command, Some(Operation::Ready(_) | Operation::Failed(_)))
 }
 
 /// What the versions of a table have in common.

@@ -13,6 +13,7 @@ mod reply;
 #[cfg(any(test, feature = "testing"))]
 pub(crate) mod script;
 
+pub(crate) use command::is_report;
 pub use command::{
     Activate, Command, Drop, Failed, Operation, Publish, Ready, Rollback, Shape, Upsert, Write,
 };

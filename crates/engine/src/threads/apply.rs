@@ -134,6 +134,8 @@ impl ApplyThread {
     fn publish(&self, store: Arc<LsmStore>, progress: Progress) {
         let memory = self.applier.memory();
         let clock = Arc::clone(&self.shared.clock);
+        // First, so that whoever sees the new state looks for rights.
+        self.shared.note_policy(&memory.auth);
         self.shared.published.store(Arc::new(Published { store, memory, progress, clock }));
     }
 

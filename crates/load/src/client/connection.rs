@@ -1,5 +1,6 @@
 //! Channels to replicas, and which replica leads.
 
+use super::credentials::{Channel, Signed};
 use super::tls::Place;
 use anyhow::{Context, Result};
 use quoin_proto::etcdserverpb as etcd;
@@ -8,7 +9,7 @@ use quoin_proto::etcdserverpb::watch_client::WatchClient;
 use quoin_tls::Connector;
 use std::time::Duration;
 use tonic::Streaming;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Endpoint;
 
 /// Maximum bytes of an answer that clients accept, as in etcd's clients: servers bound their answers
 /// (`limits.response_bytes_max`, in bytes of keys and values). tonic's default is 4 MiB.
@@ -46,7 +47,8 @@ pub async fn dial(address: &str, timeout: Option<Duration>) -> Result<Channel> {
             endpoint.origin(origin).connect_with_connector(connector).await
         }
     };
-    connected.with_context(|| format!("connecting to {address}; is a node running there?"))
+    let channel = connected.with_context(|| format!("connecting to {address}; is a node running there?"))?;
+    Ok(Channel::new(channel, Signed::given()))
 }
 
 /// Opens `count` connections, distributed round-robin over `endpoints`.

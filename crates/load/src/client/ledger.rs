@@ -1,11 +1,11 @@
 //! Accounts and transfers in euros. Every answer is checked: a refusal is an error.
 
 use super::connection::ANSWER_BYTES_MAX;
+use crate::client::Channel;
 use anyhow::{Result, bail};
 use bytes::Bytes;
 use quoin_proto::quoin::ledger::v1 as pb;
 use quoin_proto::quoin::ledger::v1::ledger_client::LedgerClient;
-use tonic::transport::Channel;
 use uuid::Uuid;
 
 /// The currency of all accounts.

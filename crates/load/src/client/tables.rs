@@ -1,12 +1,12 @@
 //! Publishing lookup tables: a version is activated once the replicas have fetched it.
 
+use crate::client::Channel;
 use anyhow::{Context, Result, bail};
 use quoin_proto::quoin::table::v1 as pb;
 use quoin_proto::quoin::table::v1::table_client::TableClient;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use tonic::Code;
-use tonic::transport::Channel;
 
 /// Pause between two attempts to activate a version.
 const POLL: Duration = Duration::from_millis(100);

@@ -10,7 +10,7 @@ use quoin_proto::quoin::kv::v1 as pb;
 use quoin_proto::quoin::kv::v1::kv_client::KvClient;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::task::JoinSet;
-use tonic::transport::Channel;
+use crate::client::Channel;
 
 /// Puts in a request.
 const BATCH: u64 = 2000;

@@ -141,7 +141,7 @@ fn resident_mb(running: &Running) -> u64 {
 }
 
 /// The term, which grows with every change of leader.
-async fn term(channel: &tonic::transport::Channel) -> Result<u64> {
+async fn term(channel: &crate::client::Channel) -> Result<u64> {
     let mut maintenance = MaintenanceClient::new(channel.clone());
     Ok(maintenance.status(etcd::StatusRequest {}).await?.into_inner().raft_term)
 }

@@ -7,7 +7,7 @@ use serde::Serialize;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::task::{JoinHandle, JoinSet};
-use tonic::transport::Channel;
+use crate::client::Channel;
 
 const PERIOD: Duration = Duration::from_millis(10);
 /// Longer latencies count as this one: two minutes in microseconds.

@@ -10,7 +10,7 @@ use quoin_proto::etcdserverpb::kv_client::KvClient;
 use quoin_proto::etcdserverpb::{DeleteRangeRequest, PutRequest, RangeRequest};
 use quoin_proto::quoin::kv::v1 as quoin;
 use std::sync::Arc;
-use tonic::transport::Channel;
+use crate::client::Channel;
 
 /// Requests in flight while keys are written before a run.
 const FILL_IN_FLIGHT: usize = 128;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::transport::Channel;
+use crate::client::Channel;
 
 /// How long after the measurement a stream waits for results.
 const RESULTS_TIMEOUT: Duration = Duration::from_secs(5);

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::transport::Channel;
+use crate::client::Channel;
 
 /// Pause before another replica is asked.
 const RETRY_PAUSE: Duration = Duration::from_millis(20);

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::transport::Channel;
+use crate::client::Channel;
 
 /// Batches in flight on a stream.
 const STREAM_DEPTH: usize = 4;

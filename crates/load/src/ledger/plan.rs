@@ -6,7 +6,7 @@ use anyhow::Result;
 use clap::Args;
 use quoin_proto::quoin::ledger::v1 as pb;
 use std::sync::Arc;
-use tonic::transport::Channel;
+use crate::client::Channel;
 use uuid::Uuid;
 
 /// The deposit to each account, in cents: more than any run can spend.

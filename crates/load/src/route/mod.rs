@@ -17,7 +17,7 @@ use anyhow::{Context, Result, bail, ensure};
 use options::{Api, Case};
 use std::sync::Arc;
 use std::time::Instant;
-use tonic::transport::Channel;
+use crate::client::Channel;
 use worker::Worker;
 
 /// Measures the cases in turn.

@@ -12,7 +12,7 @@ use quoin_proto::quoin::route::v1::route_client::RouteClient;
 use std::ops::Range;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::transport::Channel;
+use crate::client::Channel;
 
 /// The group of all rules.
 pub(super) const GROUP: &str = "bench";

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 use tonic::Streaming;
-use tonic::transport::Channel;
+use crate::client::Channel;
 
 /// Keys per page of a listing in etcd.
 const PAGE: i64 = 10_000;

@@ -16,7 +16,7 @@ use quoin_proto::quoin::v1::{Consistency, Local};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
-use tonic::transport::Channel;
+use crate::client::Channel;
 
 /// Requests per stream.
 const REQUESTS_PER_STREAM: usize = 1_000;

@@ -25,7 +25,7 @@ use quoin_proto::quoin::table::v1::table_client::TableClient;
 use quoin_proto::quoin::v1::Local;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use tonic::transport::Channel;
+use crate::client::Channel;
 
 /// A run over a table.
 #[derive(Args, Clone, Debug)]

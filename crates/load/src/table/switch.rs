@@ -20,7 +20,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use tonic::transport::Channel;
+use crate::client::Channel;
 
 /// How long after a switch a request still counts as touched by it.
 const MOMENT: Duration = Duration::from_millis(100);

@@ -3,6 +3,7 @@
 //! Only the leader can change them. Another replica forwards the request to the leader's client port, once.
 
 use super::header::header_at;
+use crate::auth;
 use crate::commands::{long_read, read};
 use crate::consistency;
 use crate::error::{Error, Known};
@@ -79,8 +80,9 @@ impl Cluster {
     }
 }
 
-fn forwarded<T>(request: T) -> Request<T> {
-    let mut request = Request::new(request);
+/// The request as this replica passes it on, on behalf of the same user.
+fn forwarded<T>(engine: &Engine, request: T) -> Request<T> {
+    let mut request = auth::with_token(auth::passed_on(engine), request);
     request.metadata_mut().insert(FORWARDED, MetadataValue::from_static("1"));
     request
 }
@@ -99,7 +101,7 @@ impl cluster_server::Cluster for Cluster {
         request: Request<pb::MemberAddRequest>,
     ) -> Result<Response<pb::MemberAddResponse>, Status> {
         if let Some(mut leader) = self.leader(&request).await? {
-            return leader.member_add(forwarded(request.into_inner())).await.map_err(outcome);
+            return leader.member_add(forwarded(&self.engine, request.into_inner())).await.map_err(outcome);
         }
         let request = request.into_inner();
         let added = system::Member {
@@ -120,7 +122,10 @@ impl cluster_server::Cluster for Cluster {
         request: Request<pb::MemberRemoveRequest>,
     ) -> Result<Response<pb::MemberRemoveResponse>, Status> {
         if let Some(mut leader) = self.leader(&request).await? {
-            return leader.member_remove(forwarded(request.into_inner())).await.map_err(outcome);
+            return leader
+                .member_remove(forwarded(&self.engine, request.into_inner()))
+                .await
+                .map_err(outcome);
         }
         let members = self.change(MemberChange::Remove(request.into_inner().id)).await?;
         Ok(Response::new(pb::MemberRemoveResponse { header: self.header(), members }))
@@ -131,7 +136,10 @@ impl cluster_server::Cluster for Cluster {
         request: Request<pb::MemberUpdateRequest>,
     ) -> Result<Response<pb::MemberUpdateResponse>, Status> {
         if let Some(mut leader) = self.leader(&request).await? {
-            return leader.member_update(forwarded(request.into_inner())).await.map_err(outcome);
+            return leader
+                .member_update(forwarded(&self.engine, request.into_inner()))
+                .await
+                .map_err(outcome);
         }
         let request = request.into_inner();
         let change = MemberChange::UpdatePeers(request.id, peer_addresses(&request.peer_ur_ls)?);
@@ -156,7 +164,10 @@ impl cluster_server::Cluster for Cluster {
         request: Request<pb::MemberPromoteRequest>,
     ) -> Result<Response<pb::MemberPromoteResponse>, Status> {
         if let Some(mut leader) = self.leader(&request).await? {
-            return leader.member_promote(forwarded(request.into_inner())).await.map_err(outcome);
+            return leader
+                .member_promote(forwarded(&self.engine, request.into_inner()))
+                .await
+                .map_err(outcome);
         }
         let members = self.change(MemberChange::Promote(request.into_inner().id)).await?;
         Ok(Response::new(pb::MemberPromoteResponse { header: self.header(), members }))

@@ -3,6 +3,7 @@
 use super::header::{header, header_at};
 use super::queue::{self, if_created_at};
 use super::translate;
+use crate::auth;
 use crate::commands::check_space;
 use crate::error::{Error, Known};
 use crate::grpc::outbound::{self, AnswerStream, Answers};
@@ -124,6 +125,7 @@ async fn observe(engine: Engine, name: Bytes, answers: Answers<pb::LeaderRespons
             }
         }
         changes.next().await?;
-        (progress, found) = queue::holder(&engine, &name, Consistency::ANY).await?;
+        // A stream outlives changes of users and roles.
+        (progress, found) = auth::renewed(&engine, queue::holder(&engine, &name, Consistency::ANY)).await??;
     }
 }

@@ -31,6 +31,8 @@ pub(super) const ANSWER_BYTES: usize = 128 << 10;
 pub(super) enum Control {
     /// End.
     Cancel,
+    /// End, for this reason: the client may not read the range any more.
+    Forbid(String),
     /// Take part in a report of progress.
     Report(Part),
 }
@@ -79,7 +81,8 @@ impl Feed {
                 }
                 command = commands.recv() => match command {
                     Some(Control::Report(part)) => self.report(part).await,
-                    Some(Control::Cancel) => return self.canceled().await,
+                    Some(Control::Cancel) => return self.canceled(String::new()).await,
+                    Some(Control::Forbid(reason)) => return self.canceled(reason).await,
                     None => return,
                 },
                 // As in etcd, only a watch that has begun and caught up gets progress.
@@ -123,10 +126,10 @@ impl Feed {
         Ok(())
     }
 
-    async fn canceled(&self) {
+    async fn canceled(&self, cancel_reason: String) {
         let response = self.response(self.engine.hub().newest());
         // This fails if the client has left.
-        let _ = self.send(WatchResponse { canceled: true, ..response }).await;
+        let _ = self.send(WatchResponse { canceled: true, cancel_reason, ..response }).await;
     }
 
     async fn end(&self, end: WatchEnd) {

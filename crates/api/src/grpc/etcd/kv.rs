@@ -3,6 +3,7 @@
 use super::header::{header, header_at};
 use super::{translate, validate};
 use crate::answers::{Held, Reader};
+use crate::auth;
 use crate::commands::{check_key_length, check_space_for, kv_operation, page, range, read, system_operation};
 use crate::consistency;
 use crate::error::{Error, Known};
@@ -32,11 +33,13 @@ impl Kv {
 
     async fn view_for(&self, request: &RangeRequest) -> Result<ReadView, Error> {
         validate::range(request)?;
+        auth::check_reads(&self.engine, &request.key, &request.range_end)?;
         read(&self.engine, consistency::of_flag(request.serializable)).await
     }
 
     /// As in etcd, a transaction that only reads takes no place in the log.
     async fn read_txn(&self, txn: kv::Txn) -> Result<Response<TxnResponse>, Status> {
+        auth::check_txn(&self.engine, &txn)?;
         let view = read(&self.engine, Consistency::Linearizable).await?;
         let (header, revision) = (header_at(&self.engine, view.progress()), view.progress().revision);
         match self.reader.txn(view, txn).await? {

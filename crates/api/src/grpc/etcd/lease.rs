@@ -1,11 +1,13 @@
 //! etcd's `Lease`: keys that expire together.
 
 use super::header::{header, header_at, signed};
+use crate::auth;
 use crate::commands::{check_space, kv_operation, kv_reply, long_kv_operation, long_read, read};
 use crate::error::{Error, Known};
 use crate::grpc::inbound;
 use crate::grpc::outbound::{self, AnswerStream, Answers};
 use crate::life::Life;
+use quoin_core::auth::Access;
 use quoin_core::kv::{self, LeaseGrant, LeaseInfo, Operation, Response as Done};
 use quoin_core::{Revision, Stamp};
 use quoin_engine::{Consistency, Engine};
@@ -117,6 +119,9 @@ impl lease_server::Lease for Lease {
         request: Request<LeaseTimeToLiveRequest>,
     ) -> Result<Response<LeaseTimeToLiveResponse>, Status> {
         let LeaseTimeToLiveRequest { id, keys } = request.into_inner();
+        if keys && self.engine.auth_on() {
+            auth::check_lease(&self.engine, id, Access::reads).await?;
+        }
         let view = read(&self.engine, Consistency::Linearizable).await?;
         let progress = *view.progress();
         let now = view.now();
@@ -165,7 +170,8 @@ async fn keep_alive(
         }
         let commands =
             ids.iter().map(|request| Operation::LeaseKeepAlive(request.id).into_command()).collect();
-        let replies = engine.propose_many(commands).await;
+        // A stream outlives changes of users and roles.
+        let replies = auth::renewed(&engine, engine.propose_many(commands)).await?;
         for (LeaseKeepAliveRequest { id }, reply) in ids.into_iter().zip(replies) {
             let (revision, ttl) = match kv_reply(reply?) {
                 Ok((revision, Done::Lease { ttl_s, .. })) => (revision, ttl_s),

@@ -2,7 +2,7 @@
 //! valid ones into commands and replies into answers, `header.rs` makes their headers. `queue.rs` is what
 //! locks and elections share, `snapshot.rs` the state as a file, `feed.rs` one watch, `progress.rs` what all watches of a stream report together.
 //!
-//! Deliberately absent: users and roles (`auth.rs` says that authentication is off), and etcd's files on disk.
+//! Deliberately absent: etcd's files on disk.
 
 mod auth;
 mod cluster;

@@ -8,6 +8,7 @@
 
 use super::header::{header_at, signed};
 use super::lease;
+use crate::auth::{self, check_reads};
 use crate::changes::Changes;
 use crate::commands::{check_key_length, check_space, kv_operation, range, read};
 use crate::error::{Error, Known};
@@ -68,7 +69,8 @@ pub(super) async fn wait_for_turn(engine: &Engine, place: &Place) -> Result<Resp
         Changes::of(engine, &before.key, b"", seen.next()).next().await?;
     }
     waiting.over = true;
-    let view = read(engine, Consistency::Linearizable).await?;
+    // Whoever waits outlives changes of users and roles.
+    let view = auth::renewed(engine, read(engine, Consistency::Linearizable)).await??;
     let header = header_at(engine, view.progress());
     let look = kv::Range { key: place.key.clone(), keys_only: true, ..kv::Range::default() };
     let own = range(engine, view, look).await?.kvs.pop();
@@ -86,7 +88,8 @@ async fn predecessor(engine: &Engine, place: &Place) -> Result<Option<(KeyValue,
         keys_only: true,
         ..first_by_creation(place.prefix.clone())
     };
-    let view = read(engine, Consistency::Linearizable).await?;
+    // Whoever waits outlives changes of users and roles.
+    let view = auth::renewed(engine, read(engine, Consistency::Linearizable)).await??;
     let revision = view.progress().revision;
     let found = range(engine, view, newest_before).await?.kvs.pop();
     Ok(found.map(|found| (found, revision)))
@@ -101,9 +104,11 @@ pub(super) async fn holder(
     name: &[u8],
     consistency: Consistency,
 ) -> Result<(Progress, Option<KeyValue>), Error> {
+    let prefix = prefix(name);
+    check_reads(engine, &prefix, &prefix_end(&prefix))?;
     let view = read(engine, consistency).await?;
     let progress = *view.progress();
-    let oldest = kv::Range { sort_order: kv::SortOrder::Ascend.into(), ..first_by_creation(prefix(name)) };
+    let oldest = kv::Range { sort_order: kv::SortOrder::Ascend.into(), ..first_by_creation(prefix) };
     Ok((progress, range(engine, view, oldest).await?.kvs.pop()))
 }
 
@@ -185,10 +190,11 @@ impl Drop for Waiting<'_> {
             return;
         }
         let (engine, key, revision) = (self.engine.clone(), self.place.key.clone(), self.place.revision);
-        tokio::spawn(async move {
-            if let Err(error) = leave(&engine, &key, revision).await {
+        tokio::spawn(auth::carried(async move {
+            let left = auth::renewed(&engine, leave(&engine, &key, revision)).await;
+            if let Err(error) = left.and_then(|left| left) {
                 tracing::warn!(%error, "a client stopped waiting for a lock and could not leave the queue; its place ends with its lease");
             }
-        });
+        }));
     }
 }

@@ -13,6 +13,7 @@
 use super::feed::{self, Control, Feed};
 use super::header::{header, signed};
 use super::progress::Stopped;
+use crate::auth;
 use crate::changes::interest;
 use crate::commands::check_key_length;
 use crate::error::{Error, Known};
@@ -105,13 +106,17 @@ async fn leaderless(engine: &Engine) {
 /// A watch that was started, and may have ended.
 struct Started {
     control: mpsc::Sender<Control>,
-    /// Of its key and its range end.
-    bytes: usize,
+    key: Bytes,
+    range_end: Bytes,
 }
 
 impl Started {
     fn runs(&self) -> bool {
         !self.control.is_closed()
+    }
+
+    fn bytes(&self) -> usize {
+        self.key.len() + self.range_end.len()
     }
 }
 
@@ -143,6 +148,7 @@ impl Stream {
 
     async fn run(&mut self, mut requests: Streaming<pb::WatchRequest>) -> Result<(), Error> {
         let mut listens = true;
+        let mut policy = self.engine.watch_policy();
         loop {
             tokio::select! {
                 arrived = inbound::next_many(&mut requests, REQUESTS_AT_ONCE_MAX), if listens => {
@@ -154,6 +160,8 @@ impl Stream {
                     }
                 }
                 () = until(self.report_at) => self.report_progress().await,
+                // An error: the replica has stopped, and so does the hub.
+                Ok(()) = policy.changed() => self.end_forbidden().await,
             }
         }
     }
@@ -217,10 +225,10 @@ impl Stream {
             feed.run(commands).await;
             id
         });
-        let bytes = key.len() + request.range_end.len();
-        self.watched_bytes += bytes;
-        if let Some(ended) = self.watches.insert(id, Started { control, bytes }) {
-            self.watched_bytes -= ended.bytes;
+        let started = Started { control, key, range_end: request.range_end };
+        self.watched_bytes += started.bytes();
+        if let Some(ended) = self.watches.insert(id, started) {
+            self.watched_bytes -= ended.bytes();
         }
     }
 
@@ -237,9 +245,9 @@ impl Stream {
     }
 
     fn forget(&mut self, id: i64) -> Option<mpsc::Sender<Control>> {
-        let Started { control, bytes } = self.watches.remove(&id)?;
-        self.watched_bytes -= bytes;
-        Some(control)
+        let started = self.watches.remove(&id)?;
+        self.watched_bytes -= started.bytes();
+        Some(started.control)
     }
 
     /// The id of a new watch, or why it is refused, in etcd's words.
@@ -247,6 +255,7 @@ impl Stream {
         if request.start_revision < 0 {
             return Err(Known::Compacted.text().to_owned());
         }
+        check_watch(&self.engine, &request.key, &request.range_end).map_err(|error| reason(&error))?;
         if is_empty_range(&request.key, &request.range_end) {
             return Err("mvcc: watcher range is empty".to_owned());
         }
@@ -280,10 +289,24 @@ impl Stream {
     /// Cancels a watch, which sends the last answer itself, so that nothing follows it. That answer is queued
     /// before anything about the next watch that takes its id.
     async fn cancel(&mut self, id: i64) {
+        self.end(id, Control::Cancel).await;
+    }
+
+    async fn end(&mut self, id: i64, how: Control) {
         if let Some(control) = self.forget(id) {
             // This fails if the watch has ended, and said so.
-            let _ = control.send(Control::Cancel).await;
+            let _ = control.send(how).await;
             control.closed().await;
+        }
+    }
+
+    /// Ends the watches to which the client has no right any more.
+    async fn end_forbidden(&mut self) {
+        let forbidden = |started: &Started| check_watch(&self.engine, &started.key, &started.range_end).err();
+        let ends = self.watches.iter().filter_map(|(id, started)| Some((*id, forbidden(started)?)));
+        let ends: Vec<_> = ends.collect();
+        for (id, error) in ends {
+            self.end(id, Control::Forbid(reason(&error))).await;
         }
     }
 
@@ -316,6 +339,25 @@ async fn until(moment: Option<Instant>) {
     match moment {
         Some(moment) => tokio::time::sleep_until(moment).await,
         None => std::future::pending().await,
+    }
+}
+
+/// Whether the stream's client may watch a range, by the users and roles of now.
+fn check_watch(engine: &Engine, key: &[u8], range_end: &[u8]) -> Result<(), Error> {
+    if !engine.auth_on() {
+        return Ok(());
+    }
+    // As in etcd, an empty key is the smallest one.
+    let key = if key.is_empty() { b"\0" } else { key };
+    let caller = auth::present().ok_or(Known::UserEmpty)?.renewed(engine)?;
+    caller.check(|access| access.reads(key, range_end))
+}
+
+/// Why a watch is refused or ended, as etcd says it.
+fn reason(error: &Error) -> String {
+    match error {
+        Error::Etcd(known) => format!("rpc error: code = {:?} desc = {known}", known.kind()),
+        error => format!("quoin: {error}"),
     }
 }
 

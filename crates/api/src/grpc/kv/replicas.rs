@@ -1,5 +1,6 @@
 //! All replicas, and how far each says that it has applied.
 
+use crate::auth;
 use crate::error::Error;
 use crate::neighbours::Neighbours;
 use quoin_core::Index;
@@ -24,13 +25,14 @@ pub(super) async fn list(engine: &Engine, neighbours: &Neighbours) -> Result<Vec
     let mut asking = JoinSet::new();
     for member in members {
         let own = (member.id == status.id).then_some(status.progress.index.0);
-        let neighbours = neighbours.clone();
+        let (neighbours, token) = (neighbours.clone(), auth::passed_on(engine));
         asking.spawn(async move {
             let applied = match own {
                 Some(applied) => Some(applied),
-                None => {
-                    tokio::time::timeout(PATIENCE, applied_index(&member, &neighbours)).await.ok().flatten()
-                }
+                None => tokio::time::timeout(PATIENCE, applied_index(&member, &neighbours, token))
+                    .await
+                    .ok()
+                    .flatten(),
             };
             (member, applied)
         });
@@ -42,9 +44,10 @@ pub(super) async fn list(engine: &Engine, neighbours: &Neighbours) -> Result<Vec
     Ok(replicas)
 }
 
-async fn applied_index(member: &Member, neighbours: &Neighbours) -> Option<u64> {
+async fn applied_index(member: &Member, neighbours: &Neighbours, token: Option<String>) -> Option<u64> {
     let channel = neighbours.dial(member.client_urls.first()?, PATIENCE, PATIENCE).await.ok()?;
-    let status = MaintenanceClient::new(channel).status(StatusRequest {}).await.ok()?;
+    let status =
+        MaintenanceClient::new(channel).status(auth::with_token(token, StatusRequest {})).await.ok()?;
     Some(status.into_inner().raft_applied_index)
 }
 

@@ -4,6 +4,7 @@
 //! that get a status. A stream takes the answers in pieces instead. Many reads yield to other tasks.
 
 use super::translate;
+use crate::auth;
 use crate::commands::{check_size, kv_reply, pinned, read, read_range};
 use crate::consistency;
 use crate::error::{Error, Known};
@@ -216,7 +217,7 @@ pub(super) fn floor(view: &ReadView, request: pb::FloorRequest) -> Result<pb::Fl
             ));
         }
     };
-    check_key(&request.key)?;
+    check_key(view, &request.key)?;
     // The state found may be of any revision that is kept.
     let oldest = view.progress().compacted.max(Revision(1));
     let _held = pinned(view, oldest)??;
@@ -228,12 +229,15 @@ pub(super) fn floor(view: &ReadView, request: pb::FloorRequest) -> Result<pb::Fl
     Ok(pb::FloorResponse { header: None, record })
 }
 
-fn check_key(key: &Bytes) -> Result<(), Error> {
-    if key.is_empty() { Err(Known::EmptyKey.into()) } else { Ok(()) }
+fn check_key(view: &ReadView, key: &Bytes) -> Result<(), Error> {
+    if key.is_empty() {
+        return Err(Known::EmptyKey.into());
+    }
+    auth::check_view(view, |access| access.reads(key, b""))
 }
 
 fn point(view: &ReadView, key: Bytes, revision: i64, keys_only: bool) -> Result<Option<kv::KeyValue>, Error> {
-    check_key(&key)?;
+    check_key(view, &key)?;
     let range = kv::Range { key, revision, keys_only, ..kv::Range::default() };
     Ok(read_range(view, &range, usize::MAX)?.kvs.into_iter().next())
 }

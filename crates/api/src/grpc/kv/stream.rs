@@ -6,6 +6,7 @@
 //! found, at most [`READERS_MAX`] and [`RESPONSES_MAX`] answers of about [`RESPONSE_BYTES`] are in memory.
 
 use super::run::{Parts, Reads, Writes};
+use crate::auth;
 use crate::error::Error;
 use crate::grpc::inbound;
 use crate::grpc::outbound::{self, AnswerStream, Answers};
@@ -92,17 +93,17 @@ impl Stream {
     async fn start_writes(&self, writes: Writes<u64>) {
         let room = self.room_for(writes.len()).await;
         let (engine, responses) = (self.engine.clone(), self.responses.clone());
-        tokio::spawn(async move {
+        tokio::spawn(auth::carried(async move {
             send(&responses, writes.run(&engine).await).await;
             drop(room);
-        });
+        }));
     }
 
     async fn start_reads(&self, mut reads: Reads<u64>) {
         let room = self.room_for(reads.len()).await;
         let reader = acquire(&self.readers, 1).await;
         let (engine, responses) = (self.engine.clone(), self.responses.clone());
-        tokio::spawn(async move {
+        tokio::spawn(auth::carried(async move {
             while !responses.is_closed() {
                 let done = reads.run_some(&engine, RESPONSE_BYTES).await;
                 if done.is_empty() {
@@ -111,7 +112,7 @@ impl Stream {
                 send(&responses, done).await;
             }
             drop((room, reader));
-        });
+        }));
     }
 
     async fn room_for(&self, operations: usize) -> OwnedSemaphorePermit {

@@ -3,6 +3,7 @@
 //! A write without conditions is core's own put or deletion. With conditions it is a transaction: the write
 //! if they hold, else a read of the key, so that a refusal can say why in the same step.
 
+use crate::auth;
 use crate::commands::{check_key_length, check_space_for};
 use crate::error::{Error, Known};
 use bytes::Bytes;
@@ -35,6 +36,7 @@ pub(super) enum Kind {
 pub(super) fn put(engine: &Engine, request: pb::PutRequest) -> Result<Write, Error> {
     let operation = put_operation(engine.limits(), request)?;
     check_space_for(engine, &operation)?;
+    auth::check_here(engine, &operation)?;
     Ok(Write { command: operation.into_command(), kind: Kind::Put })
 }
 
@@ -42,6 +44,7 @@ pub(super) fn put(engine: &Engine, request: pb::PutRequest) -> Result<Write, Err
 /// The key or a condition is invalid.
 pub(super) fn delete(engine: &Engine, request: pb::DeleteRequest) -> Result<Write, Error> {
     let operation = delete_operation(engine.limits(), request)?;
+    auth::check_here(engine, &operation)?;
     Ok(Write { command: operation.into_command(), kind: Kind::Delete })
 }
 

@@ -5,6 +5,7 @@
 //! **Invariant: Bounded.** [`BATCHES_MAX`] batches of a stream are in flight; then the stream is not read.
 
 use super::translate;
+use crate::auth;
 use crate::consistency;
 use crate::error::Error;
 use crate::grpc::outbound::{self, AnswerStream, Answers};
@@ -105,7 +106,7 @@ async fn begin<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static
     let mut work = Box::pin(work);
     match poll_fn(|context| Poll::Ready(work.as_mut().poll(context))).await {
         Poll::Ready(done) => tokio::spawn(std::future::ready(done)),
-        Poll::Pending => tokio::spawn(work),
+        Poll::Pending => tokio::spawn(auth::carried(work)),
     }
 }
 

@@ -5,6 +5,7 @@
 //! of a bulk load in flight.
 
 use super::translate;
+use crate::auth;
 use crate::commands::{check_space, read};
 use crate::error::{Error, Kind};
 use crate::grpc::kv::header;
@@ -240,7 +241,7 @@ impl Load {
         let keys: Vec<RuleKey> = checked.keys().copied().collect();
         self.writers.extend(keys.iter().map(|key| (*key, number)));
         let engine = engine.clone();
-        let written = tokio::spawn(async move { checked.write(&engine).await });
+        let written = tokio::spawn(auth::carried(async move { checked.write(&engine).await }));
         self.in_flight.push_back(Message { keys, written });
         Ok(())
     }

@@ -2,6 +2,7 @@
 
 use super::super::server::Server;
 use super::*;
+use crate::auth::{Gate, Identity};
 use crate::budget::Budget;
 use crate::testing::{settings, start};
 use quoin_engine::{Limits, Settings};
@@ -23,7 +24,12 @@ fn with_server<T: Future>(bytes_max: usize, test: impl FnOnce(Arc<Server>) -> T)
     let (_folder, running) = start(&runtime, Settings { limits, ..settings() });
     let engine = running.engine();
     let budget = Budget::new(&engine);
-    let server = Server::new(engine, Arc::new(Library::new(TableConfig::default())), budget);
+    let server = Server::new(
+        engine.clone(),
+        Gate::new(engine),
+        Arc::new(Library::new(TableConfig::default())),
+        budget,
+    );
     runtime.block_on(async { tokio::time::timeout(PATIENCE, test(server)).await.unwrap() });
     running.stop();
 }
@@ -33,7 +39,7 @@ async fn connect(server: &Arc<Server>) -> (TcpStream, JoinHandle<io::Result<()>>
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     let (stream, address) = listener.accept().await.unwrap();
-    let session = Session::new(Arc::clone(server), &address.to_string(), Arc::default());
+    let session = Session::new(Arc::clone(server), &address.to_string(), Identity::Nobody, Arc::default());
     let serving = tokio::spawn(async move {
         let (_running, life) = watch::channel(false);
         serve(session, Stream::Plain(stream), Life(life)).await

@@ -1,0 +1,674 @@
+//! Every call of every wire, by whoever asks. The calls come from the registries: the texts of the services, the OpenAPI
+//! document and the tables of paths, so that a new one without a rule fails here.
+
+use super::rules::{self, CALLS, Need, PAGES};
+use crate::testing::{settings, start};
+use crate::{Ports, Servers, serve};
+use axum::http::uri::PathAndQuery;
+use bytes::Bytes;
+use prost::Message;
+use quoin_core::auth::{AddUser, rights};
+use quoin_core::auth::{FaceGrant, Grant, KeyRange, Operation, Part, RoleGrant, Scope, UserRole};
+use quoin_engine::{Engine, Running};
+use quoin_library::{Library, TableConfig};
+use quoin_proto::etcdserverpb as pb;
+use quoin_proto::etcdserverpb::auth_client::AuthClient;
+use std::collections::BTreeSet;
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+use std::sync::Arc;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::runtime::Runtime;
+use tonic::client::Grpc;
+use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
+use tonic::transport::Channel;
+use tonic::{Code, Request, Status};
+
+/// What must appear in nothing that a node says.
+const PLANTED: [&str; 3] = ["planted-root-pw", "planted-ann-pw", "planted-new-pw"];
+
+/// A node with the users `root` (who has the role), `ann` (who has the role `r`, which grants nothing at first), `bob`
+/// (who has none) and `cert` (who has no password); authentication is off.
+struct World {
+    runtime: Runtime,
+    _folder: tempfile::TempDir,
+    running: Option<Running>,
+    servers: Option<Servers>,
+    engine: Engine,
+    grpc: SocketAddr,
+    http: SocketAddr,
+    redis: SocketAddr,
+}
+
+impl World {
+    fn new() -> Self {
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let (folder, running) = start(&runtime, settings());
+        let engine = running.engine();
+        let listen = || TcpListener::bind("127.0.0.1:0").unwrap();
+        let (clients, operators, redis) = (listen(), listen(), listen());
+        let address = |listener: &TcpListener| listener.local_addr().unwrap();
+        let (grpc, http, resp) = (address(&clients), address(&operators), address(&redis));
+        let entered = runtime.enter();
+        let library = Arc::new(Library::new(TableConfig::default()));
+        let ports = Ports { clients, operators, redis, keys: None, paths: Default::default() };
+        let servers = serve(engine.clone(), library, ports).unwrap();
+        drop(entered);
+        let world = Self {
+            runtime,
+            _folder: folder,
+            running: Some(running),
+            servers: Some(servers),
+            engine,
+            grpc,
+            http,
+            redis: resp,
+        };
+        world.runtime.block_on(async {
+            let mut client = world.auth().await;
+            for (name, password, no_password) in [
+                ("root", PLANTED[0], false),
+                ("ann", PLANTED[1], false),
+                ("bob", "other", false),
+                ("cert", "", true),
+            ] {
+                let (name, password) = (name.to_string(), password.to_string());
+                let options = Some(quoin_proto::authpb::UserAddOptions { no_password });
+                let add = pb::AuthUserAddRequest { name, password, options, ..Default::default() };
+                client.user_add(add).await.unwrap();
+            }
+            client.role_add(pb::AuthRoleAddRequest { name: "r".into() }).await.unwrap();
+        });
+        for (user, role) in [("root", "root"), ("ann", "r")] {
+            world.apply(Operation::GrantRole(UserRole { user: user.into(), role: role.into() }));
+        }
+        world
+    }
+
+    async fn auth(&self) -> AuthClient<Channel> {
+        AuthClient::new(self.channel().await)
+    }
+
+    async fn channel(&self) -> Channel {
+        Channel::from_shared(format!("http://{}", self.grpc)).unwrap().connect().await.unwrap()
+    }
+
+    /// Changes users and roles past all wires, as whoever may.
+    fn apply(&self, operation: Operation) {
+        let command = operation.into_command();
+        let revision = self.engine.policy().revision();
+        let applied = quoin_engine::admission::admitted(revision, self.engine.propose(command));
+        match self.runtime.block_on(applied).unwrap() {
+            quoin_core::Reply::Auth(reply) => reply.result.unwrap(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn enable(&self) {
+        self.runtime.block_on(async {
+            self.auth().await.auth_enable(pb::AuthEnableRequest {}).await.unwrap();
+        });
+    }
+
+    fn token(&self, name: &str, password: &str) -> Result<String, Status> {
+        self.runtime.block_on(async {
+            let (name, password) = (name.to_string(), password.to_string());
+            let asked = self.auth().await.authenticate(pb::AuthenticateRequest { name, password }).await;
+            Ok(asked?.into_inner().token)
+        })
+    }
+
+    fn grant(&self, scope: Scope) {
+        self.apply(Operation::Grant(RoleGrant {
+            role: "r".into(),
+            grant: Some(Grant { scope: Some(scope) }),
+        }));
+    }
+
+    fn revoke(&self, scope: Scope) {
+        self.apply(Operation::Revoke(RoleGrant {
+            role: "r".into(),
+            grant: Some(Grant { scope: Some(scope) }),
+        }));
+    }
+
+    /// Calls a method with one message; returns the code and text of its end, or of its first answer.
+    fn call(&self, channel: &Channel, path: &str, token: Option<&str>, message: Bytes) -> (Code, String) {
+        self.runtime.block_on(async {
+            let mut client = Grpc::new(channel.clone());
+            client.ready().await.unwrap();
+            let mut request = Request::new(tokio_stream::once(message));
+            if let Some(token) = token {
+                request.metadata_mut().insert("token", token.parse().unwrap());
+            }
+            let path = PathAndQuery::try_from(path).unwrap();
+            let answered =
+                async { client.streaming(request, path, Raw).await?.into_inner().message().await.map(drop) };
+            // Some streams say nothing as long as nothing happens: then they were let in.
+            match tokio::time::timeout(std::time::Duration::from_secs(2), answered).await {
+                Ok(Ok(())) | Err(_) => (Code::Ok, String::new()),
+                Ok(Err(status)) => (status.code(), status.message().to_owned()),
+            }
+        })
+    }
+
+    /// Sends a request over HTTP/1; returns the status, and the whole answer.
+    fn page(&self, address: SocketAddr, method: &str, path: &str, authorization: &str) -> (u16, String) {
+        self.runtime.block_on(async {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            let credentials = match authorization {
+                "" => String::new(),
+                word => format!("authorization: {word}\r\n"),
+            };
+            let request = format!(
+                "{method} {path} HTTP/1.1\r\nhost: h\r\nconnection: close\r\ncontent-type: application/json\r\n\
+                 {credentials}content-length: 2\r\n\r\n{{}}"
+            );
+            stream.write_all(request.as_bytes()).await.unwrap();
+            let mut answer = vec![0; 64 << 10];
+            // Some answers do not end.
+            let read = stream.read(&mut answer).await.unwrap();
+            let text = String::from_utf8_lossy(&answer[..read]).into_owned();
+            (text.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0), text)
+        })
+    }
+
+    /// Sends lines over RESP on one connection; returns the first line of each answer.
+    fn lines(&self, lines: &[&str]) -> Vec<String> {
+        self.runtime.block_on(async {
+            let mut stream = TcpStream::connect(self.redis).await.unwrap();
+            let mut answers = Vec::new();
+            for line in lines {
+                stream.write_all(format!("{line}\r\n").as_bytes()).await.unwrap();
+                let mut answer = vec![0; 64 << 10];
+                let read = stream.read(&mut answer).await.unwrap();
+                let text = String::from_utf8_lossy(&answer[..read]).into_owned();
+                answers.push(text.lines().next().unwrap_or_default().to_owned());
+            }
+            answers
+        })
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        if let Some(servers) = self.servers.take() {
+            self.runtime.block_on(servers.stop());
+        }
+        if let Some(running) = self.running.take() {
+            running.stop();
+        }
+    }
+}
+
+/// Messages as they are.
+struct Raw;
+
+impl Codec for Raw {
+    type Encode = Bytes;
+    type Decode = Bytes;
+    type Encoder = Self;
+    type Decoder = Self;
+
+    fn encoder(&mut self) -> Self {
+        Self
+    }
+
+    fn decoder(&mut self) -> Self {
+        Self
+    }
+}
+
+impl Encoder for Raw {
+    type Item = Bytes;
+    type Error = Status;
+
+    fn encode(&mut self, message: Bytes, out: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        bytes::BufMut::put(out, message);
+        Ok(())
+    }
+}
+
+impl Decoder for Raw {
+    type Item = Bytes;
+    type Error = Status;
+
+    fn decode(&mut self, message: &mut DecodeBuf<'_>) -> Result<Option<Bytes>, Status> {
+        let length = bytes::Buf::remaining(message);
+        Ok(Some(bytes::Buf::copy_to_bytes(message, length)))
+    }
+}
+
+fn part(part: Part, rights: u32) -> Scope {
+    Scope::Part(FaceGrant { part: part as i32, rights })
+}
+
+fn keys(rights: i32, key: &'static str, end: &'static str) -> Scope {
+    Scope::Keys(KeyRange { rights, key: key.into(), range_end: end.into() })
+}
+
+/// All methods of the services' texts.
+fn methods(folder: &Path, found: &mut BTreeSet<String>) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            methods(&path, found);
+            continue;
+        }
+        if path.extension().is_none_or(|extension| extension != "proto") {
+            continue;
+        }
+        let text = std::fs::read_to_string(&path).unwrap();
+        let (mut package, mut service) = ("", "");
+        for line in text.lines() {
+            let words: Vec<&str> = line.split([' ', '(', ';', '{']).filter(|word| !word.is_empty()).collect();
+            match words[..] {
+                ["package", name, ..] => package = name,
+                ["service", name, ..] => service = name,
+                ["rpc", name, ..] => {
+                    found.insert(format!("/{package}.{service}/{name}"));
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+#[test]
+fn every_rpc_has_a_rule() {
+    let mut found = BTreeSet::new();
+    methods(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../proto"), &mut found);
+    let ruled: BTreeSet<String> = CALLS.iter().map(|(path, _)| (*path).to_string()).collect();
+    assert_eq!(ruled.len(), CALLS.len(), "a rule stands twice");
+    assert_eq!(ruled, found);
+}
+
+#[test]
+fn every_page_has_a_rule() {
+    let document: serde_json::Value = serde_json::to_value(crate::http::openapi()).unwrap();
+    let mut found = BTreeSet::new();
+    for (path, operations) in document["paths"].as_object().unwrap() {
+        for method in operations.as_object().unwrap().keys() {
+            let methods = ["get", "put", "post", "delete", "patch"];
+            if methods.contains(&method.as_str()) {
+                found.insert((method.to_uppercase(), path.clone()));
+            }
+        }
+    }
+    let ruled: BTreeSet<_> =
+        PAGES.iter().map(|(method, path, ..)| ((*method).to_string(), (*path).to_string())).collect();
+    assert_eq!(ruled.len(), PAGES.len(), "a rule stands twice");
+    let missing: Vec<_> = found.difference(&ruled).collect();
+    assert!(missing.is_empty(), "no rule: {missing:?}");
+    // What stands besides is what the document leaves out: the paths of rt-balance, which begin otherwise.
+    let more: Vec<_> = ruled.difference(&found).filter(|(_, path)| path.starts_with("/v1/")).collect();
+    assert!(more.is_empty(), "no such page: {more:?}");
+}
+
+/// For calls that are judged by their keys, a message that names the key `k`, and what it needs of it.
+fn message(path: &str) -> Bytes {
+    let lease = |id| pb::LeaseRevokeRequest { id }.encode_to_vec();
+    match path {
+        // `key` or `name` is the first field of all of these.
+        "/etcdserverpb.Watch/Watch" => b"\x0a\x03\x0a\x01k".to_vec(),
+        "/etcdserverpb.KV/Txn" => {
+            let put = pb::PutRequest { key: "k".into(), ..Default::default() };
+            let request = Some(pb::request_op::Request::RequestPut(put));
+            pb::TxnRequest { success: vec![pb::RequestOp { request }], ..Default::default() }.encode_to_vec()
+        }
+        "/etcdserverpb.Lease/LeaseRevoke" => lease(7),
+        "/etcdserverpb.Lease/LeaseTimeToLive" => {
+            pb::LeaseTimeToLiveRequest { id: 7, keys: true }.encode_to_vec()
+        }
+        "/v3electionpb.Election/Proclaim" | "/v3electionpb.Election/Resign" => b"\x0a\x03\x12\x01k".to_vec(),
+        "/quoin.kv.v1.Kv/Batch" => b"\x0a\x05\x0a\x03\x0a\x01k".to_vec(),
+        "/quoin.kv.v1.Kv/Stream" => b"\x0a\x09\x08\x01\x12\x05\x0a\x03\x0a\x01k".to_vec(),
+        "/quoin.kv.v1.Kv/Floor" => b"\x0a\x01k\x10\x01".to_vec(),
+        _ => b"\x0a\x01k".to_vec(),
+    }
+    .into()
+}
+
+#[test]
+fn every_rpc_by_nobody_by_a_stranger_by_a_user_and_by_one_who_may() {
+    let world = World::new();
+    // A lease with a key, for the calls about leases.
+    let channel = world.runtime.block_on(world.channel());
+    let ok = |answer: (Code, String)| assert_eq!(answer.0, Code::Ok, "{}", answer.1);
+    let grant = pb::LeaseGrantRequest { id: 7, ttl: 600 };
+    ok(world.call(&channel, "/etcdserverpb.Lease/LeaseGrant", None, grant.encode_to_vec().into()));
+    // No call replaces it.
+    let put = pb::PutRequest { key: "kz".into(), lease: 7, ..Default::default() };
+    ok(world.call(&channel, "/etcdserverpb.KV/Put", None, put.encode_to_vec().into()));
+    world.enable();
+    let is_denied = |path: &str, (code, text): &(Code, String)| match *code {
+        Code::PermissionDenied | Code::Unauthenticated => true,
+        Code::InvalidArgument => text == "etcdserver: user name is empty",
+        // The refusal of an operation in a batch is an answer.
+        _ => path == "/quoin.kv.v1.Kv/Batch" || path == "/quoin.kv.v1.Kv/Stream",
+    };
+    for (path, need) in CALLS {
+        // They are shown by tests of their own: their refusals are answers; and what ends the world.
+        let apart = ["/etcdserverpb.Watch/Watch", "/etcdserverpb.Auth/AuthDisable"].contains(path);
+        let message = || message(path);
+        let nobody = world.call(&channel, path, None, message());
+        assert_eq!(is_denied(path, &nobody), *need != Need::Nothing, "{path} by nobody: {nobody:?}");
+        for token in ["no token", "quoin1.x.y"] {
+            let stranger = world.call(&channel, path, Some(token), message());
+            let refused = stranger.0 == Code::Unauthenticated;
+            assert_eq!(refused, *need != Need::Nothing, "{path} by a stranger: {stranger:?}");
+        }
+        let bob = world.token("bob", "other").unwrap();
+        let without = world.call(&channel, path, Some(&bob), message());
+        let needs = matches!(need, Need::Root | Need::Part(..) | Need::Keys)
+            || ["/etcdserverpb.Auth/UserGet", "/etcdserverpb.Auth/RoleGet", "/quoin.auth.v1.Auth/Role"]
+                .contains(path);
+        if !apart || *need != Need::Keys {
+            assert_eq!(is_denied(path, &without), needs, "{path} without a grant: {without:?}");
+        }
+        // What is granted is enough, and nothing less is.
+        let scopes = match need {
+            Need::Part(of, rights) => vec![part(*of, *rights)],
+            Need::Keys => vec![keys(2, "k", "l")],
+            Need::Root | Need::User | Need::Nothing => continue,
+        };
+        if *path == "/etcdserverpb.Lease/LeaseRevoke" || *path == "/etcdserverpb.Maintenance/MoveLeader" {
+            continue;
+        }
+        scopes.iter().for_each(|scope| world.grant(scope.clone()));
+        let ann = world.token("ann", PLANTED[1]).unwrap();
+        let with = world.call(&channel, path, Some(&ann), message());
+        let batch = path.starts_with("/quoin.kv.v1.Kv/");
+        assert!(batch || !is_denied(path, &with), "{path} with a grant: {with:?}");
+        scopes.into_iter().for_each(|scope| world.revoke(scope));
+    }
+}
+
+#[test]
+fn every_page_by_nobody_by_a_stranger_by_a_user_and_by_one_who_may() {
+    use base64::Engine as _;
+    let world = World::new();
+    let basic = |pair: String| format!("Basic {}", base64::prelude::BASE64_STANDARD.encode(pair));
+    let bob = basic("bob:other".into());
+    assert_eq!(world.page(world.http, "GET", "/metrics", "").0, 200, "authentication is off");
+    world.enable();
+    for path in ["/livez", "/v1/openapi.json"] {
+        assert_eq!(world.page(world.http, "GET", path, "").0, 200, "{path}");
+    }
+    let metrics = [("GET", "/metrics", Part::Metrics, rights::READ)];
+    // The paths of rt-balance are served by a setting alone.
+    let served = PAGES.iter().filter(|(_, path, ..)| path.starts_with("/v1/"));
+    for (method, path, of, rights) in metrics.iter().chain(served) {
+        let path = &path.replace("{vni}", "1").replace("{ip}", "10.0.0.1").replace(['{', '}'], "");
+        let ask = |who: &str| world.page(world.http, method, path, who);
+        let (status, text) = ask("");
+        assert_eq!(status, 401, "{method} {path}: {text}");
+        assert!(text.to_lowercase().contains("www-authenticate: basic") && text.contains("unauthenticated"));
+        for wrong in
+            ["Bearer quoin1.x.y", &basic("bob:wrong".into()), &basic("nobody:other".into()), "Basic !"]
+        {
+            assert_eq!(ask(wrong).0, 401, "{method} {path} by {wrong}");
+        }
+        let (status, text) = ask(&bob);
+        assert_eq!(status, 403, "{method} {path}: {text}");
+        assert!(text.contains("urn:quoin:problem:permission_denied"), "{text}");
+        world.grant(part(*of, *rights));
+        let ann = world.token("ann", PLANTED[1]).unwrap();
+        for who in [format!("Bearer {ann}"), basic(format!("ann:{}", PLANTED[1]))] {
+            let (status, text) = ask(&who);
+            assert!(![401, 403].contains(&status), "{method} {path}: {text}");
+        }
+        world.revoke(part(*of, *rights));
+    }
+    let (status, _) = world.page(world.http, "GET", "/no/such/page", &bob);
+    assert_eq!(status, 403, "what has no rule needs everything");
+    // etcd's gateway, on the other port.
+    let range = |who: &str| world.page(world.grpc, "POST", "/v3/kv/range", who).0;
+    assert_eq!((range(""), range("no token")), (400, 401));
+    let status = |who: &str| world.page(world.grpc, "POST", "/v3/maintenance/status", who).0;
+    let root = world.token("root", PLANTED[0]).unwrap();
+    assert_eq!((status(&bob), status(&root)), (403, 200));
+}
+
+#[test]
+fn a_page_needs_rights_on_the_port_of_grpc_too() {
+    let world = World::new();
+    world.enable();
+    assert_eq!(world.page(world.grpc, "GET", "/metrics", "").0, 401);
+    assert_eq!(world.page(world.grpc, "GET", "/health", "").0, 200);
+}
+
+#[test]
+fn commands_of_redis_need_a_user_and_rights_to_their_keys() {
+    let world = World::new();
+    world.enable();
+    world.grant(keys(2, "k", "l"));
+    world.grant(keys(0, "r", "s"));
+    world.grant(keys(1, "w", "x"));
+    let noauth = world.lines(&["PING", "GET k", "SET k v", "HELLO 3", "MULTI", "ACL WHOAMI"]);
+    assert!(noauth.iter().all(|line| line.starts_with("-NOAUTH")), "{noauth:?}");
+    let wrong = world.lines(&[
+        "AUTH ann no",
+        "AUTH nobody x",
+        "AUTH x",
+        "HELLO 3 AUTH ann no",
+        "AUTH cert x",
+        "GET k",
+    ]);
+    assert!(wrong[..5].iter().all(|line| line.starts_with("-WRONGPASS")), "{wrong:?}");
+    assert!(wrong[5].starts_with("-NOAUTH"), "{wrong:?}");
+    let log_in = format!("AUTH ann {}", PLANTED[1]);
+    let allowed = [
+        &log_in[..],
+        "SET k 1",
+        "INCR k",
+        "GET k",
+        "GET r",
+        "SET w 1",
+        "MGET k r",
+        "PING",
+        "ECHO x",
+        "RENAME k k2",
+    ];
+    let answers = world.lines(&allowed);
+    assert!(answers.iter().all(|line| !line.starts_with('-')), "{answers:?}");
+    let forbidden = [
+        &log_in[..],
+        "GET w",
+        "GET x",
+        "MGET k x",
+        "SET r 1",
+        "SET w 1 GET",
+        "SET w 1 NX",
+        "GETEX w",
+        "GETDEL r",
+        "RENAME k x",
+        "RENAME r k",
+        "DEL k x",
+        "KEYS *",
+        "DBSIZE",
+        "FLUSHALL",
+        "SCAN 0",
+        "EVAL return 0",
+        "PUBLISH x m",
+        "SUBSCRIBE x",
+        "PSUBSCRIBE *",
+        "CLIENT LIST",
+        "ACL USERS",
+        "ACL GETUSER ann",
+        "CLIENT KILL x",
+        "CONFIG GET *",
+        "TABLE.LIST",
+        "TABLE.SET t 1 v",
+        "WATCH x",
+        "HSET r f v",
+        "COPY x k",
+        "EVAL x 0",
+    ];
+    let answers = world.lines(&forbidden);
+    for (line, answer) in forbidden.iter().zip(&answers).skip(1) {
+        assert!(answer.starts_with("-NOPERM") || *line == "EVAL return 0", "{line}: {answer}");
+    }
+    let root = format!("AUTH root {}", PLANTED[0]);
+    let answers =
+        world.lines(&[&root, "KEYS *", "DBSIZE", "EVAL \"return 1\" 0", "ACL LIST", "RESET", "GET z"]);
+    assert!(answers[..6].iter().all(|line| !line.starts_with('-')), "{answers:?}");
+    assert!(answers[6].starts_with("-NOAUTH"), "RESET forgets who it is: {answers:?}");
+    // What MULTI has queued counts only if nothing was taken away meanwhile.
+    let begun = world.runtime.block_on(async {
+        let mut stream = TcpStream::connect(world.redis).await.unwrap();
+        let ask = async |stream: &mut TcpStream, line: &str| {
+            stream.write_all(format!("{line}\r\n").as_bytes()).await.unwrap();
+            let mut answer = vec![0; 4096];
+            let read = stream.read(&mut answer).await.unwrap();
+            String::from_utf8_lossy(&answer[..read]).into_owned()
+        };
+        for line in [&log_in[..], "MULTI", "GET k"] {
+            ask(&mut stream, line).await;
+        }
+        stream
+    });
+    world.revoke(keys(0, "k", "l"));
+    let ended = world.runtime.block_on(async move {
+        let mut stream = begun;
+        stream.write_all(b"EXEC\r\n").await.unwrap();
+        let mut answer = vec![0; 4096];
+        let read = stream.read(&mut answer).await.unwrap();
+        String::from_utf8_lossy(&answer[..read]).into_owned()
+    });
+    assert!(ended.starts_with("-EXECABORT"), "{ended}");
+}
+
+#[test]
+fn a_password_that_is_replaced_ends_tokens_connections_and_what_is_remembered() {
+    let world = World::new();
+    world.enable();
+    world.grant(keys(2, "k", "l"));
+    let channel = world.runtime.block_on(world.channel());
+    let range = Bytes::from_static(b"\x0a\x01k");
+    let token = world.token("ann", PLANTED[1]).unwrap();
+    let path = "/etcdserverpb.KV/Range";
+    assert_eq!(world.call(&channel, path, Some(&token), range.clone()).0, Code::Ok);
+    let root = world.token("root", PLANTED[0]).unwrap();
+    let (name, password) = ("ann".to_string(), PLANTED[2].to_string());
+    let change = pb::AuthUserChangePasswordRequest { name, password, ..Default::default() }.encode_to_vec();
+    let changed = world.call(&channel, "/etcdserverpb.Auth/UserChangePassword", Some(&root), change.into());
+    assert_eq!(changed.0, Code::Ok, "{}", changed.1);
+    let (code, text) = world.call(&channel, path, Some(&token), range.clone());
+    assert_eq!((code, &text[..]), (Code::Unauthenticated, "etcdserver: invalid auth token"));
+    let old = world.token("ann", PLANTED[1]).unwrap_err();
+    assert_eq!(old.message(), "etcdserver: authentication failed, invalid user ID or password");
+    let token = world.token("ann", PLANTED[2]).unwrap();
+    assert_eq!(world.call(&channel, path, Some(&token), range).0, Code::Ok);
+    let cert = world.token("cert", "").unwrap_err();
+    assert_eq!(cert.message(), "auth: authentication failed, password was given for no password user");
+}
+
+/// Nothing that a node says of itself, or answers to whoever may ask everything, has a password, a hash or a token.
+#[test]
+fn secrets_are_not_told() {
+    let world = World::new();
+    world.enable();
+    let root = world.token("root", PLANTED[0]).unwrap();
+    let ann = world.token("ann", PLANTED[1]).unwrap();
+    let channel = world.runtime.block_on(world.channel());
+    let mut told = String::new();
+    for path in ["/metrics", "/readyz", "/v1/accounts", "/no/such"] {
+        told += &world.page(world.http, "GET", path, &format!("Bearer {root}")).1;
+        told += &world.page(world.http, "GET", path, &format!("Bearer {ann}x")).1;
+    }
+    for (path, message) in [
+        ("/etcdserverpb.Auth/UserList", Bytes::new()),
+        ("/etcdserverpb.Auth/UserGet", Bytes::from_static(b"\x0a\x03ann")),
+        ("/etcdserverpb.Auth/UserAdd", b"\x0a\x03ann\x12\x0eplanted-new-pw".to_vec().into()),
+        ("/etcdserverpb.Auth/Authenticate", b"\x0a\x03ann\x12\x0eplanted-new-pw".to_vec().into()),
+    ] {
+        told += &world.call(&channel, path, Some(&root), message).1;
+    }
+    let log_in = format!("AUTH root {}", PLANTED[0]);
+    for line in world.lines(&[
+        &log_in,
+        "INFO",
+        "CLIENT LIST",
+        "CLIENT INFO",
+        "CONFIG GET *",
+        "AUTH ann planted-new-pw",
+    ]) {
+        told += &line;
+    }
+    let policy = world.engine.policy();
+    told += &format!("{policy:?}");
+    let add = AddUser { name: "n".into(), hash: policy.user("ann").unwrap().hash.clone() };
+    told += &format!(
+        "{:?} {:?}",
+        Operation::AddUser(add),
+        super::Caller::new(super::Identity::Nobody, policy.clone())
+    );
+    let hash = policy.user("ann").unwrap().hash.clone();
+    for secret in PLANTED.iter().copied().chain([&root[..], &ann[..], &hash[..], "argon2id"]) {
+        assert!(!told.contains(secret), "{secret} stands in {told}");
+    }
+    assert!(rules::of_call("/no.Such/Call") == Need::Root);
+}
+
+/// A replica that lags let in what was taken away long ago, and it was done.
+#[test]
+fn what_was_admitted_by_other_users_and_roles_does_nothing() {
+    use quoin_engine::{Consistency, ProposeError, ReadError, admission};
+    let world = World::new();
+    world.enable();
+    let now = world.engine.policy().revision();
+    let put = || {
+        let put = quoin_core::kv::Put { key: "k".into(), ..Default::default() };
+        world.engine.propose(quoin_core::kv::Operation::Put(put).into_command())
+    };
+    let read = || world.engine.read(Consistency::Linearizable);
+    world.runtime.block_on(async {
+        assert_eq!(put().await, Err(ProposeError::OldRevision), "nobody has judged it");
+        for other in [0, now - 1, now + 1] {
+            assert_eq!(admission::admitted(other, put()).await, Err(ProposeError::OldRevision));
+            let refused = admission::admitted(other, read()).await;
+            assert!(matches!(refused, Err(ReadError::OldRevision)));
+        }
+        assert!(admission::admitted(now, put()).await.is_ok());
+        assert!(admission::admitted(now, read()).await.is_ok());
+        // A task of its own has to take it along.
+        let carried =
+            admission::admitted(now, async { admission::carried(admission::present(), put()).await });
+        assert!(carried.await.is_ok());
+    });
+}
+
+/// Watches went on after the right to their keys was taken away, as etcd's do.
+#[test]
+fn a_watch_ends_with_the_right_to_its_keys() {
+    use pb::watch_client::WatchClient;
+    use pb::watch_request::RequestUnion;
+    let world = World::new();
+    world.enable();
+    world.grant(keys(0, "k", "l"));
+    let token = world.token("ann", PLANTED[1]).unwrap();
+    let create = |key: &'static str| {
+        let create = pb::WatchCreateRequest { key: key.into(), ..Default::default() };
+        pb::WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) }
+    };
+    let denied = "rpc error: code = PermissionDenied desc = etcdserver: permission denied";
+    let mut stream = world.runtime.block_on(async {
+        let requests = tokio_stream::iter([create("x"), create("k")]);
+        let mut request = Request::new(tokio_stream::StreamExt::chain(requests, tokio_stream::pending()));
+        request.metadata_mut().insert("token", token.parse().unwrap());
+        let mut stream = WatchClient::new(world.channel().await).watch(request).await.unwrap().into_inner();
+        let refused = stream.message().await.unwrap().unwrap();
+        assert!(refused.created && refused.canceled && refused.watch_id == -1);
+        assert_eq!(refused.cancel_reason, denied);
+        let begun = stream.message().await.unwrap().unwrap();
+        assert!(begun.created && !begun.canceled);
+        stream
+    });
+    world.revoke(keys(0, "k", "l"));
+    let ended = world.runtime.block_on(stream.message()).unwrap().unwrap();
+    assert!(ended.canceled);
+    assert_eq!(ended.cancel_reason, denied);
+}
