@@ -71,6 +71,8 @@ pub(crate) enum Outcome {
 pub(crate) struct Clients {
     /// Microseconds between two requests, on average.
     every: u64,
+    /// Until when they ask for nothing.
+    pub(crate) quiet_until: u64,
     next_value: u64,
     /// Counts calls and answers.
     moment: u64,
@@ -82,9 +84,9 @@ pub(crate) struct Clients {
 
 impl Clients {
     pub(crate) fn draw(rng: &mut impl Rng) -> Self {
-        let every = rng.random_range(10 * MS..120 * MS);
+        let every = rng.random_range(5 * MS..90 * MS);
         let (histories, told) = (BTreeMap::new(), VecDeque::new());
-        Self { every, next_value: 0, moment: 0, histories, told, newest_told: 0 }
+        Self { every, quiet_until: 0, next_value: 0, moment: 0, histories, told, newest_told: 0 }
     }
 
     pub(crate) fn moment(&mut self) -> u64 {
@@ -134,6 +136,9 @@ impl World {
             let wait = self.up_to(2 * self.clients.every);
             self.schedule.after(wait, Event::Client);
         }
+        if self.schedule.now() < self.clients.quiet_until {
+            return Ok(());
+        }
         let Some(place) = self.serving() else { return Ok(()) };
         self.nodes[place].set_clocks(self.schedule.now());
         match self.rng.random_range(0..100) {
@@ -164,7 +169,7 @@ impl World {
     pub(crate) fn burst(&mut self, place: usize, left: u64) -> Result<()> {
         self.change_passing(place);
         if left > 1 && self.stormy {
-            let (at, after) = (self.process_at(place), self.up_to(4 * MS));
+            let (at, after) = (self.process_at(place), self.up_to(3 * MS));
             self.schedule.after(after, Event::Burst { at, left: left - 1 });
         }
         Ok(())

@@ -22,6 +22,8 @@ pub(crate) enum Fault {
     Cut,
     /// The leader is cut off while clients write through it.
     Strand,
+    /// A follower dies and is back while the leader's disk hangs: what it forwarded is answered to the next process.
+    Bounce,
     /// A connection breaks.
     Break,
     /// A disk takes seconds for its next write.
@@ -55,11 +57,12 @@ const USUAL: &[(Fault, u64)] = &[
     (Fault::Pause, 4_000),
     (Fault::Cut, 3_000),
     (Fault::Strand, 6_000),
+    (Fault::Bounce, 6_000),
     (Fault::Break, 2_000),
     (Fault::DiskHangs, 5_000),
     (Fault::SyncFails, 8_000),
     (Fault::DiskFills, 8_000),
-    (Fault::ClockJumps, 3_000),
+    (Fault::ClockJumps, 1_500),
     (Fault::Flush, 300),
     (Fault::Merge, 600),
     (Fault::HandOver, 4_000),
@@ -106,6 +109,9 @@ pub(crate) struct Disk {
     pub(crate) usual_us_max: u64,
     /// Odds that a process dies about when it has installed a snapshot.
     pub(crate) dies_installing: f64,
+    /// Odds that the stream of a snapshot fails, chunk by chunk, and that a chunk takes up to two seconds.
+    pub(crate) stream_fails: f64,
+    pub(crate) stream_slow: f64,
 }
 
 impl Faults {
@@ -119,13 +125,14 @@ impl Faults {
         }
         let mut odds = |usual: f64| if rng.random_bool(0.5) { rng.random_range(0.0..usual) } else { 0.0 };
         let (lost, late, doubled, corrupted) = (odds(0.03), odds(0.05), odds(0.03), odds(0.002));
-        let (slow, dies_installing) = (odds(0.1), odds(0.6));
+        let (slow, dies_installing, stream_fails, stream_slow) = (odds(0.1), odds(0.6), odds(0.3), odds(0.5));
         let late_us_max = rng.random_range(20 * MS..LATE_MAX);
         let (reorders, usual_us_max) = (rng.random_bool(0.5), rng.random_range(300..8 * MS));
         let network = Network { lost, late, late_us_max, doubled, corrupted, reorders, usual_us_max };
         let (slow_us_max, usual_us_max) =
             (rng.random_range(20 * MS..600 * MS), rng.random_range(200..10 * MS));
-        Self { every, network, disk: Disk { slow, slow_us_max, usual_us_max, dies_installing } }
+        let disk = Disk { slow, slow_us_max, usual_us_max, dies_installing, stream_fails, stream_slow };
+        Self { every, network, disk }
     }
 
     /// Which kinds there are.

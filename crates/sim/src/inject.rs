@@ -1,7 +1,7 @@
 //! Faults as they happen.
 
 use crate::clients::{Known, Outcome};
-use crate::faults::Fault;
+use crate::faults::{Fault, LATE_MAX};
 use crate::node::FIRST_MS;
 use crate::schedule::{MS, S};
 use crate::world::{Event, World};
@@ -12,6 +12,9 @@ use rand::Rng;
 const HOUR_MS: i64 = 3_600_000;
 /// How much a clock may run too fast or too slow, in parts of a million: far more than machines' do.
 pub(crate) const DRIFT_PPM_MAX: i64 = 1000;
+/// How long what a clock has shown may be heard: late messages, two election timeouts, and a while in which a process may
+/// stand still.
+const CLOCKS_RIGHT: u64 = LATE_MAX + 3 * S;
 /// How far apart right clocks are, in milliseconds.
 pub(crate) const CLOCK_SKEW_MS: i64 = 50;
 
@@ -58,6 +61,7 @@ impl World {
             })?,
             Fault::HandOver => self.hand_over()?,
             Fault::Strand => self.strand(),
+            Fault::Bounce => self.bounce(),
             Fault::Compact => self.compact(place),
             Fault::Rot => self.rot(place),
             Fault::Resize => self.resize(),
@@ -87,17 +91,57 @@ impl World {
         self.schedule.after(after, Event::Start(place));
     }
 
+    fn leads(&self, place: usize) -> bool {
+        self.nodes[place].process.as_ref().is_some_and(|process| process.stepped.engine().raft().is_leader)
+    }
+
+    /// The leader's disk hangs while a follower forwards to it, dies, is back at once, and forwards again.
+    fn bounce(&mut self) {
+        let Some(leader) = (0..self.nodes.len()).find(|place| self.leads(*place)) else { return };
+        let place = self.rng.random_range(0..self.nodes.len());
+        if place == leader || self.nodes[place].process.is_none() {
+            return;
+        }
+        let lasts = 500 * MS + self.up_to(S);
+        self.nodes[leader].hangs_until = self.schedule.now() + lasts;
+        let (dies, at) = (20 * MS + self.up_to(200 * MS), self.process_at(place));
+        self.schedule.after(0, Event::Forward { place, left: 10 });
+        self.schedule.after(dies, Event::Die(at));
+        self.schedule.after(dies + 10 * MS, Event::Start(place));
+        self.schedule.after(dies + 20 * MS, Event::Forward { place, left: 60 });
+    }
+
+    /// A client writes through whatever process runs there, and then again.
+    pub(crate) fn forward(&mut self, place: usize, left: u64) -> Result<()> {
+        if left > 1 && self.stormy {
+            let after = self.up_to(20 * MS);
+            self.schedule.after(after, Event::Forward { place, left: left - 1 });
+        }
+        let serves =
+            |process: &crate::node::Process| process.stepped.has_replayed() && process.stepped.is_settled();
+        if self.nodes[place].process.as_ref().is_some_and(serves) {
+            self.transfer(place)?;
+            return self.follow_up(place);
+        }
+        Ok(())
+    }
+
     /// Cuts the leader off while many clients write through it: its log ends with entries that are never committed.
     fn strand(&mut self) {
-        let leads = |node: &crate::node::Node| {
-            node.process.as_ref().is_some_and(|process| process.stepped.engine().raft().is_leader)
-        };
-        let Some(place) = self.nodes.iter().position(leads).filter(|_| self.nodes.len() > 2) else { return };
+        let leader = (0..self.nodes.len()).find(|place| self.leads(*place));
+        let Some(place) = leader.filter(|_| self.nodes.len() > 2) else { return };
         let others = (0..self.nodes.len()).filter(|other| *other != place);
         let cut = others.flat_map(|other| [(place, other), (other, place)]).collect();
-        let lasts = 1500 * MS + self.up_to(3 * S);
+        let lasts = 2 * S + self.up_to(3 * S);
         self.cut_for(cut, lasts);
-        let (at, left) = (self.process_at(place), self.rng.random_range(20..200));
+        // The others purge what they can until it is back: it needs a snapshot, which its log may reach beyond.
+        let early = self.up_to(S);
+        self.schedule.after(lasts - S - early, Event::FlushAll);
+        // Its log may end further than theirs.
+        if self.rng.random_bool(0.5) {
+            self.clients.quiet_until = self.schedule.now() + lasts;
+        }
+        let (at, left) = (self.process_at(place), self.rng.random_range(20..400));
         self.schedule.after(0, Event::Burst { at, left });
     }
 
@@ -109,16 +153,33 @@ impl World {
         }
     }
 
-    /// Makes a wall clock wrong, and sets the others right: a minority is wrong.
+    /// Makes a wall clock wrong, or a wrong one right. A minority is wrong, also as far as messages on their way say: what
+    /// a clock has shown is heard for a while, so all are right for longer than that before another one is wrong.
     fn move_clock(&mut self, place: usize) {
         for node in &mut self.nodes {
             node.clock_ahead_ms = self.rng.random_range(0..CLOCK_SKEW_MS);
         }
+        let now = self.schedule.now();
+        let place = match self.wrong_clock.take() {
+            Some(wrong) if self.rng.random_bool(0.5) => wrong,
+            Some(_) => return self.clocks_right_since = now,
+            None if now < self.clocks_right_since + CLOCKS_RIGHT => return,
+            None => place,
+        };
         let furthest = if self.rng.random_bool(0.5) { HOUR_MS } else { (FIRST_MS / 2) as i64 };
         if self.nodes.len() > 2 {
             self.nodes[place].clock_ahead_ms = self.rng.random_range(-furthest..furthest);
+            self.wrong_clock = Some(place);
             self.counts.clocks_moved += 1;
         }
+    }
+
+    /// All stores write their memtables out: then logs need not be kept for them.
+    pub(crate) fn flush_all(&mut self) -> Result<()> {
+        (0..self.nodes.len()).try_for_each(|place| {
+            self.tend_store(place, |store| store.flush())?;
+            self.follow_up(place)
+        })
     }
 
     fn tend_store(

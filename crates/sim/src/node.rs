@@ -74,6 +74,8 @@ pub(crate) struct Process {
     pub(crate) apply_due: bool,
     /// How often the log thread has written.
     pub(crate) writes: u64,
+    /// It may keep as much of its log for those that are sent a snapshot as a run can write.
+    pub(crate) keeps_for_streams: bool,
 }
 
 impl Node {
@@ -157,6 +159,8 @@ impl Node {
         let surroundings = Surroundings::new(rng.random(), self.wall_ms(now));
         let founding = identity.founder.then_some(founding);
         let settings = settings(&self.address, rng);
+        let log = &settings.log;
+        let keeps_for_streams = log.snapshot_keep_bytes > 1 << 30 && log.keep_entries > 100_000;
         let disk = Arc::clone(&self.disk) as _;
         let mut opened =
             Opened::open_simulated(&surroundings, owner, &self.folder, disk, settings, founding)?;
@@ -180,6 +184,7 @@ impl Node {
             raft_due: false,
             apply_due: false,
             writes: 0,
+            keeps_for_streams,
         });
         Ok(())
     }
@@ -232,8 +237,8 @@ fn settings(address: &str, rng: &mut impl Rng) -> Settings {
             segment_bytes: pick(&[16 << 10, 64 << 10]),
             cache_bytes: pick(&[0, 16 << 10, 1 << 20]) as usize,
             keep_bytes: pick(&[0, 64 << 10, 256 << 20]),
-            keep_entries: pick(&[0, 50, 1_000_000]),
-            snapshot_keep_bytes: pick(&[0, 256 << 10, 4 << 30]),
+            keep_entries: pick(&[0, 50, 1_000_000, 1_000_000]),
+            snapshot_keep_bytes: pick(&[0, 256 << 10, 4 << 30, 4 << 30]),
         },
         store: StoreConfig {
             cache_bytes: 256 << 10,

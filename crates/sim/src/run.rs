@@ -152,8 +152,8 @@ impl World {
         if let Some(leader) = self.cut_follower() {
             self.go_on_until(leader.until)?;
             self.check_leader(&leader)?;
-            self.settle()?;
         }
+        self.settle()?;
         self.check_end()
     }
 

@@ -4,6 +4,7 @@ use crate::schedule::{MS, S};
 use crate::world::{At, Event, World};
 use anyhow::{Result, ensure};
 use bytes::{Bytes, BytesMut};
+use quoin_consensus::GROUP;
 use quoin_store::{Export, Importer};
 use rand::Rng;
 use std::collections::BTreeMap;
@@ -29,6 +30,8 @@ struct Stream {
     /// When something of it arrived last.
     last: u64,
     export: Export<'static>,
+    /// The entry at which the snapshot ends.
+    index: u64,
     /// The process that receives, and what it has made of the chunks; `None` until it has begun.
     receiver: Option<(At, Importer)>,
     /// The chunk that is on its way.
@@ -51,9 +54,18 @@ impl World {
         let export = self.process(place).stepped.begin_snapshot(to)?;
         self.streams.next += 1;
         let (number, last) = (self.streams.next, self.schedule.now());
-        self.streams.running.insert(number, Stream { from, to, last, export, receiver: None, chunk: None });
+        self.streams.running.insert(
+            number,
+            Stream { from, to, last, index: export.progress().index.0, export, receiver: None, chunk: None },
+        );
         let after = self.up_to(2 * MS);
         self.schedule.after(after, Event::Chunk(number));
+        // Much is written meanwhile, and what can be purged of it is.
+        if self.stormy && self.rng.random_bool(self.faults.disk.stream_slow) {
+            let left = self.rng.random_range(20..300);
+            self.schedule.after(0, Event::Burst { at: from, left });
+            self.schedule.after(S / 2, Event::FlushAll);
+        }
         Ok(())
     }
 
@@ -79,6 +91,10 @@ impl World {
             stream.receiver = Some((receiver, importer));
         }
         stream.last = self.schedule.now();
+        self.check_kept(&stream)?;
+        if self.stormy && self.rng.random_bool(self.faults.disk.stream_fails) {
+            return self.fail_stream(stream);
+        }
         if let Some(chunk) = stream.chunk.take()
             && let Some((_, importer)) = &mut stream.receiver
             && importer.chunk(self.perhaps_wrong(chunk)).is_err()
@@ -88,12 +104,30 @@ impl World {
         if let Some(chunk) = stream.export.next() {
             stream.chunk = Some(chunk?);
             self.streams.running.insert(number, stream);
-            let late = self.stormy && self.rng.random_bool(self.faults.network.late);
-            let takes = if late { self.up_to(S) } else { self.up_to(20 * MS) };
+            let late = self.stormy
+                && self.rng.random_bool(self.faults.network.late.max(self.faults.disk.stream_slow));
+            let takes = if late { self.up_to(2 * S) } else { self.up_to(20 * MS) };
             self.schedule.after(takes, Event::Chunk(number));
             return Ok(());
         }
         self.deliver(place, stream)
+    }
+
+    /// The log is kept for who is sent a snapshot, as far as it may be: else it would need another one at once.
+    fn check_kept(&self, stream: &Stream) -> Result<()> {
+        let node = &self.nodes[stream.from.place];
+        let Some(process) = node.process.as_ref().filter(|process| process.keeps_for_streams) else {
+            return Ok(());
+        };
+        let first = process.stepped.log().first_index(GROUP);
+        ensure!(
+            first <= stream.index + 1,
+            "the log of {} begins at {first}, and {} is sent a snapshot of entry {}",
+            node.id(),
+            stream.to,
+            stream.index
+        );
+        Ok(())
     }
 
     fn perhaps_wrong(&mut self, chunk: Bytes) -> Bytes {

@@ -190,7 +190,6 @@ impl World {
             return Ok(());
         }
         if excused {
-            self.nodes[place].lost = true;
             self.schedule.after(S, Event::Operate);
         } else {
             let after = self.up_to(2 * S);

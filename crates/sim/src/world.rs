@@ -65,6 +65,10 @@ pub(crate) enum Event {
     Client,
     /// One of many clients writes through a process.
     Burst { at: At, left: u64 },
+    /// One of several clients writes through whatever process runs on a machine.
+    Forward { place: usize, left: u64 },
+    /// All stores write their memtables out.
+    FlushAll,
     /// A client waits no longer.
     GiveUp(u64),
     /// A watcher that was busy asks for more.
@@ -101,6 +105,9 @@ pub(crate) struct World {
     pub(crate) counts: Counts,
     /// Faults happen, and clients write.
     pub(crate) stormy: bool,
+    /// The machine whose wall clock is wrong, and since when none was before it.
+    pub(crate) wrong_clock: Option<usize>,
+    pub(crate) clocks_right_since: u64,
     folder: tempfile::TempDir,
     folders: u64,
 }
@@ -137,6 +144,8 @@ impl World {
             record: Record::default(),
             counts: Counts::default(),
             stormy: true,
+            wrong_clock: None,
+            clocks_right_since: 0,
             folder: folder()?,
             folders: 0,
             rng,
@@ -201,6 +210,8 @@ impl World {
                 Ok(())
             }),
             Event::Burst { at, left } => self.at(at, event, |world, place| world.burst(place, left)),
+            Event::Forward { place, left } => self.forward(place, left),
+            Event::FlushAll => self.flush_all(),
             Event::Start(place) => self.start(place),
             Event::Join(place, life) => self.join(place, life),
             Event::Frame { from, to, epoch, frame } => self.frame_arrives(from, to, epoch, frame),
