@@ -39,7 +39,7 @@ pub(crate) fn send(shared: &Arc<Shared>, to: u64) {
             }
             Err(error) => tracing::warn!(to = format!("{to:016x}"), %error, "sending a snapshot"),
         }
-        ended(&sending, to, result.is_ok());
+        sending.inbox.push(Input::SnapshotSent { to, success: result.is_ok() });
     });
     if let Err(error) = spawned {
         tracing::error!(%error, "no thread to send a snapshot");
@@ -47,18 +47,21 @@ pub(crate) fn send(shared: &Arc<Shared>, to: u64) {
     }
 }
 
-/// The stream to `to` has ended.
-pub(crate) fn ended(shared: &Shared, to: u64, success: bool) {
-    shared.holds.lock().ended(to, success, shared.now());
-    shared.inbox.push(Input::SnapshotSent { to, success });
-}
-
-/// The newest state, for `to`. The log is kept from there on until the stream has [`ended`].
-pub(crate) fn export(shared: &Shared, to: u64) -> Result<Export<'static>, StoreError> {
+/// The newest state, for `to`, and the stream's number. The log is kept from there on until the stream has [`ended`].
+pub(crate) fn export(shared: &Shared, to: u64) -> Result<(u64, Export<'static>), StoreError> {
     let published: Arc<Published> = shared.published.load_full();
     // The export may hold later entries, and no earlier end.
-    shared.holds.lock().begin(to, published.progress.index.0);
-    published.store.export()
+    let stream = shared.holds.lock().begin(to, published.progress.index.0);
+    let export = published.store.export();
+    if export.is_err() {
+        ended(shared, stream, false);
+    }
+    Ok((stream, export?))
+}
+
+/// The stream with this number has ended.
+pub(crate) fn ended(shared: &Shared, stream: u64, success: bool) {
+    shared.holds.lock().ended(stream, success, shared.now());
 }
 
 /// The entry at which the snapshot ends, and its bytes.
@@ -66,7 +69,13 @@ fn stream_to(shared: &Shared, to: u64) -> io::Result<(u64, u64)> {
     let mut stream = shared.transport().dial(to, Purpose::Snapshot)?;
     stream.set_write_timeout(Some(SILENCE_MAX))?;
     stream.set_read_timeout(Some(SILENCE_MAX))?;
-    let export = export(shared, to).map_err(io::Error::other)?;
+    let (number, export) = export(shared, to).map_err(io::Error::other)?;
+    let sent = send_all(&mut stream, export);
+    ended(shared, number, sent.is_ok());
+    sent
+}
+
+fn send_all(stream: &mut PeerStream, export: Export<'static>) -> io::Result<(u64, u64)> {
     let index = export.progress().index.0;
     let mut total = 0;
     for chunk in export {

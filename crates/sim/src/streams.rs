@@ -30,6 +30,8 @@ struct Stream {
     /// When something of it arrived last.
     last: u64,
     export: Export<'static>,
+    /// Its number where it comes from.
+    number: u64,
     /// The entry at which the snapshot ends.
     index: u64,
     /// The process that receives, and what it has made of the chunks; `None` until it has begun.
@@ -51,12 +53,21 @@ impl World {
                 "{id} sends {to} another snapshot {paused} microseconds after one failed"
             );
         }
-        let export = self.process(place).stepped.begin_snapshot(to)?;
+        let (sent_as, export) = self.process(place).stepped.begin_snapshot(to)?;
         self.streams.next += 1;
         let (number, last) = (self.streams.next, self.schedule.now());
         self.streams.running.insert(
             number,
-            Stream { from, to, last, index: export.progress().index.0, export, receiver: None, chunk: None },
+            Stream {
+                from,
+                to,
+                last,
+                number: sent_as,
+                index: export.progress().index.0,
+                export,
+                receiver: None,
+                chunk: None,
+            },
         );
         let after = self.up_to(2 * MS);
         self.schedule.after(after, Event::Chunk(number));
@@ -148,8 +159,8 @@ impl World {
         // The answer may be lost.
         let lost = self.stormy && self.rng.random_bool(self.faults.network.lost);
         let after = if lost { SILENCE_MAX } else { self.up_to(5 * MS) };
-        let (at, to) = (stream.from, stream.to);
-        self.schedule.after(after, Event::StreamEnds { at, to, success: success && !lost });
+        let (at, to, stream) = (stream.from, stream.to, stream.number);
+        self.schedule.after(after, Event::StreamEnds { at, stream, to, success: success && !lost });
         if self.stormy && self.rng.random_bool(self.faults.disk.dies_installing) {
             let after = self.up_to(self.faults.disk.usual_us_max);
             self.schedule.after(after, Event::Die(self.process_at(place)));
@@ -178,17 +189,20 @@ impl World {
 
     fn fail_stream(&mut self, stream: Stream) -> Result<()> {
         let after = if self.rng.random_bool(0.5) { self.up_to(S) } else { self.up_to(SILENCE_MAX) };
-        self.schedule.after(after, Event::StreamEnds { at: stream.from, to: stream.to, success: false });
+        self.schedule.after(
+            after,
+            Event::StreamEnds { at: stream.from, stream: stream.number, to: stream.to, success: false },
+        );
         Ok(())
     }
 
-    pub(crate) fn stream_ended(&mut self, place: usize, to: u64, success: bool) -> Result<()> {
+    pub(crate) fn stream_ended(&mut self, place: usize, stream: u64, to: u64, success: bool) -> Result<()> {
         let (id, at, now) = (self.nodes[place].id(), self.process_at(place), self.schedule.now());
         let term = self.process(place).stepped.engine().raft().term;
         if !success {
             self.streams.failed.insert((id, to), (at, term, now));
         }
-        self.process(place).stepped.snapshot_ended(to, success);
+        self.process(place).stepped.snapshot_ended(stream, to, success);
         Ok(())
     }
 }

@@ -58,7 +58,7 @@ pub(crate) enum Event {
     /// A chunk of a snapshot is due.
     Chunk(u64),
     /// The end of the stream of a snapshot is noticed where it came from.
-    StreamEnds { at: At, to: u64, success: bool },
+    StreamEnds { at: At, stream: u64, to: u64, success: bool },
     /// A process dies.
     Die(At),
     /// A client does something.
@@ -202,8 +202,8 @@ impl World {
             Event::Seal(at, writes) => self.at(at, event, |world, place| world.seal(place, writes)),
             Event::Upkeep(at) => self.at(at, event, Self::upkeep),
             Event::AskFounders(at) => self.at(at, event, Self::ask_founders),
-            Event::StreamEnds { at, to, success } => {
-                self.at(at, event, |world, place| world.stream_ended(place, to, success))
+            Event::StreamEnds { at, stream, to, success } => {
+                self.at(at, event, |world, place| world.stream_ended(place, stream, to, success))
             }
             Event::Die(at) => self.at(at, event, |world, place| {
                 world.kill(place, false);

@@ -219,17 +219,18 @@ impl Stepped {
         self.is_settled().then_some(answer)
     }
 
-    /// The newest state, for `to`, which asked for it. [`Self::snapshot_ended`] must follow.
+    /// The newest state, for `to`, which asked for it, and the stream's number. [`Self::snapshot_ended`] must follow.
     ///
     /// # Errors
     /// The store failed.
-    pub fn begin_snapshot(&self, to: u64) -> Result<Export<'static>, StoreError> {
+    pub fn begin_snapshot(&self, to: u64) -> Result<(u64, Export<'static>), StoreError> {
         snapshots::export(&self.shared, to)
     }
 
     /// The stream of a snapshot to `to` has ended.
-    pub fn snapshot_ended(&self, to: u64, success: bool) {
-        snapshots::ended(&self.shared, to, success);
+    pub fn snapshot_ended(&self, stream: u64, to: u64, success: bool) {
+        snapshots::ended(&self.shared, stream, success);
+        self.shared.inbox.push(Input::SnapshotSent { to, success });
     }
 
     /// Begins to receive a snapshot; `None` while this replica takes no part.
