@@ -181,3 +181,45 @@ impl<'a> Blob<'a> {
         self.send(Bytes::copy_from_slice(&digest))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::grpc::etcd::Maintenance;
+    use crate::testing::alone;
+    use pb::maintenance_server::Maintenance as _;
+    use tokio_stream::StreamExt;
+    use tonic::{Code, Request};
+
+    /// Whoever asks for no format is a client of etcd's: its tools could not read what they had saved.
+    #[test]
+    fn the_format_is_etcds_unless_ours_is_asked_for() {
+        alone(|engine| async move {
+            let (_running, life) = tokio::sync::watch::channel(false);
+            let service = Maintenance::new(engine, Life(life));
+            for (format, is_etcds) in [(None, true), (Some("quoin"), false)] {
+                let mut request = Request::new(pb::SnapshotRequest {});
+                if let Some(format) = format {
+                    request.metadata_mut().insert(SNAPSHOT_FORMAT.0, format.parse().unwrap());
+                }
+                let mut pieces = service.snapshot(request).await.unwrap().into_inner();
+                let (mut saved, mut remaining) = (Vec::new(), None);
+                while let Some(piece) = pieces.next().await {
+                    let piece = piece.unwrap();
+                    saved.extend_from_slice(&piece.blob);
+                    remaining = Some(piece.remaining_bytes);
+                }
+                assert_eq!(quoin_etcd_file::is_database(&saved), is_etcds);
+                assert_eq!(remaining, Some(0));
+                let (content, sha) = saved.split_at(saved.len() - Sha256::output_size());
+                assert_eq!(content.len() % PADDING, 0);
+                assert_eq!(Sha256::digest(content)[..], *sha);
+            }
+            let mut request = Request::new(pb::SnapshotRequest {});
+            request.metadata_mut().insert(SNAPSHOT_FORMAT.0, "other".parse().unwrap());
+            let refused = service.snapshot(request).await.map(|_| ()).unwrap_err();
+            assert_eq!(refused.code(), Code::InvalidArgument);
+            assert!(refused.message().contains("quoin-snapshot-format is other"), "{refused}");
+        });
+    }
+}
