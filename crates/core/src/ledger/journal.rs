@@ -8,6 +8,7 @@
 
 use super::code::Code;
 use super::currency::Currency;
+use super::part::decode_entry;
 use super::record::{AccountRecord, Balances, FACE};
 use super::transfer::{Kind, Transfer};
 use crate::codec::{self, Malformed, Reader};
@@ -21,7 +22,7 @@ pub(super) const PART_TRANSFERS: u32 = 64;
 pub(super) const JOURNAL: u8 = b'j';
 
 const VERSION: u8 = 1;
-const KIND_TRANSFERS: u8 = 1;
+pub(super) const KIND_TRANSFERS: u8 = 1;
 const KIND_ACCOUNTS: u8 = 2;
 const KIND_CURRENCY: u8 = 3;
 
@@ -69,8 +70,8 @@ pub struct Entry {
     pub stamp: Stamp,
     /// Its result.
     pub code: Code,
-    raw: Bytes,
-    resolution: Option<Resolution>,
+    pub(super) raw: Bytes,
+    pub(super) resolution: Option<Resolution>,
 }
 
 impl Entry {
@@ -204,18 +205,38 @@ pub(super) fn holds_accounts(part: &[u8]) -> bool {
     part.get(1) == Some(&KIND_ACCOUNTS)
 }
 
+/// A part before its content is decoded.
+pub(super) struct Opened<'a> {
+    pub(super) revision: Revision,
+    pub(super) part: u16,
+    pub(super) kind: u8,
+    pub(super) stamp: Stamp,
+    pub(super) reader: Reader<&'a [u8]>,
+}
+
+/// Opens the part stored under `key`.
+///
+/// # Errors
+/// It was not written by this version.
+pub(super) fn open<'a>(key: &[u8], value: &'a [u8]) -> Result<Opened<'a>, Malformed> {
+    let (revision, part) = decode_journal_key(key)?;
+    let mut reader = Reader::new(value, "journal");
+    if reader.byte()? != VERSION {
+        return Err(reader.malformed());
+    }
+    let (kind, stamp) = (reader.byte()?, Stamp(reader.varint()?));
+    match kind {
+        KIND_TRANSFERS | KIND_ACCOUNTS | KIND_CURRENCY => Ok(Opened { revision, part, kind, stamp, reader }),
+        _ => Err(reader.malformed()),
+    }
+}
+
 /// Decodes the part stored under `key`.
 ///
 /// # Errors
 /// It was not written by this version.
 pub(super) fn decode_journal(key: &[u8], value: &Bytes) -> Result<Journal, Malformed> {
-    let (revision, part) = decode_journal_key(key)?;
-    let mut reader = Reader::new(&value[..], "journal");
-    if reader.byte()? != VERSION {
-        return Err(reader.malformed());
-    }
-    let kind = reader.byte()?;
-    let stamp = Stamp(reader.varint()?);
+    let Opened { revision, part, kind, stamp, mut reader } = open(key, value)?;
     match kind {
         KIND_TRANSFERS => {
             let mut entries = Vec::with_capacity(PART_TRANSFERS as usize);
@@ -232,36 +253,11 @@ pub(super) fn decode_journal(key: &[u8], value: &Bytes) -> Result<Journal, Malfo
             }
             Ok(Journal::Accounts(revision, stamp, accounts))
         }
-        KIND_CURRENCY => {
+        _ => {
             let currency = Currency::from_bytes(reader.array()?).ok_or_else(|| reader.malformed())?;
             Ok(Journal::Currency(revision, stamp, currency, reader.byte()?.into()))
         }
-        _ => Err(reader.malformed()),
     }
-}
-
-fn decode_entry(
-    reader: &mut Reader<&[u8]>,
-    part: &Bytes,
-    revision: Revision,
-    position: u32,
-    stamp: Stamp,
-) -> Result<Entry, Malformed> {
-    let code = Code::try_from(reader.byte()?)?;
-    let raw = part.slice_ref(reader.bytes()?);
-    let transfer = Transfer::decode_from(&mut Reader::new(&raw[..], "transfer"))?;
-    let resolution = if transfer.is_resolved() && code == Code::Ok {
-        let (debit, credit) = (reader.u128()?, reader.u128()?);
-        Some(Resolution {
-            debit,
-            credit,
-            amount: reader.varint_u128()?,
-            pending_amount: reader.varint_u128()?,
-        })
-    } else {
-        None
-    };
-    Ok(Entry { revision, position, stamp, code, raw, resolution })
 }
 
 #[cfg(test)]

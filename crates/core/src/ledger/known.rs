@@ -5,7 +5,8 @@
 //! conflict.
 
 use super::code::Code;
-use super::journal::{self, Entry, Journal, PART_TRANSFERS};
+use super::journal::{self, Entry, PART_TRANSFERS};
+use super::part::Part;
 use super::query;
 use super::record::{self, Balances, IDS, Location};
 use super::reply::{Detail, TransferReply};
@@ -102,10 +103,8 @@ impl Run<'_, '_> {
         let part = position / PART_TRANSFERS;
         let value = Bytes::copy_from_slice(&self.parts[part as usize]);
         let key = journal::journal_key(self.tx.next_revision(), part as u16);
-        match journal::decode_journal(&key, &value)? {
-            Journal::Transfers(mut entries) => Ok(entries.swap_remove((position % PART_TRANSFERS) as usize)),
-            other => unreachable!("this part was begun for transfers, not {other:?}"),
-        }
+        let entry = Part::open(&key, value)?.map(|part| part.entry(position)).transpose()?.flatten();
+        Ok(entry.expect("this part was begun for transfers, and this one is in it"))
     }
 
     fn stored_detail(&mut self, entry: &Entry) -> Result<Option<Box<Detail>>, StoreError> {

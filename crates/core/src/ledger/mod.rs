@@ -5,7 +5,7 @@
 //! it does to balances, `indexes.rs` and `references.rs` to what is found by the clients' own fields, `balancing.rs` and
 //! `reverts.rs` for the transfers of these names, with `options.rs`; `query.rs` and `past.rs` are how the store is read,
 //! `lookup.rs`, `search.rs`, `plan.rs` and `directory.rs` how many transfers and accounts are found,
-//! `record.rs` and `journal.rs` are its bytes, `extra.rs` what is the clients' own;
+//! `record.rs`, `journal.rs` and `part.rs` are its bytes, `extra.rs` what is the clients' own;
 //! `currency.rs` is units and decimal amounts, `hot.rs` a cache, which `warming.rs` fills, `stretch.rs` tells new ids without a lookup,
 //! `fence.rs` keeps streams in order, `dry_run.rs` answers without recording,
 //! `times.rs` and `imports.rs` are the client's times.
@@ -30,6 +30,7 @@ mod known;
 mod lookup;
 mod machine;
 mod options;
+mod part;
 mod past;
 mod plan;
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use super::code::Code;
 use super::currency::{self, Currency};
 use super::journal::{self, Entry, JOURNAL, Journal, PART_TRANSFERS};
+use super::part::Part;
 use super::past;
 use super::record::{
     self, ACCOUNTS, AccountRecord, Balances, HISTORY, HistoryRecord, IDS, Location, PENDING, PendingRecord,
@@ -161,16 +162,14 @@ pub fn entries<'a>(
 /// # Errors
 /// The store failed.
 pub fn entry_at(view: View<'_>, revision: Revision, position: u32) -> Result<Option<Entry>, StoreError> {
-    Ok(part_of(view, revision, position)?.into_iter().nth((position % PART_TRANSFERS) as usize))
+    let part = part_of(view, revision, position)?;
+    Ok(part.map(|part| part.entry(position)).transpose()?.flatten())
 }
 
-fn part_of(view: View<'_>, revision: Revision, position: u32) -> Result<Vec<Entry>, StoreError> {
-    let Ok(part) = u16::try_from(position / PART_TRANSFERS) else { return Ok(Vec::new()) };
+fn part_of(view: View<'_>, revision: Revision, position: u32) -> Result<Option<Part>, StoreError> {
+    let Ok(part) = u16::try_from(position / PART_TRANSFERS) else { return Ok(None) };
     let key = journal::journal_key(revision, part);
-    match view.get(&key)?.map(|value| journal::decode_journal(&key, &value)).transpose()? {
-        Some(Journal::Transfers(entries)) => Ok(entries),
-        _ => Ok(Vec::new()),
-    }
+    Ok(view.get(&key)?.map(|value| Part::open(&key, value)).transpose()?.flatten())
 }
 
 /// A transfer by its id.
@@ -258,7 +257,8 @@ pub fn statement(
 #[derive(Default)]
 struct Lines {
     items: Vec<Line>,
-    part: Option<(Revision, u32, Vec<Entry>)>,
+    /// The part that was read last.
+    part: Option<Part>,
 }
 
 impl Lines {
@@ -280,13 +280,11 @@ impl Lines {
     }
 
     fn entry(&mut self, view: View<'_>, revision: Revision, position: u32) -> Result<Entry, StoreError> {
-        let wanted = (revision, position / PART_TRANSFERS);
-        if self.part.as_ref().map(|(revision, part, _)| (*revision, *part)) != Some(wanted) {
-            self.part = Some((wanted.0, wanted.1, part_of(view, revision, position)?));
+        if self.part.as_ref().is_none_or(|part| !part.covers(revision, position)) {
+            self.part = part_of(view, revision, position)?;
         }
-        let entries = self.part.as_ref().map(|(_, _, entries)| entries);
-        let entry = entries.and_then(|entries| entries.get((position % PART_TRANSFERS) as usize));
-        entry.cloned().ok_or_else(|| StoreError::new("read the journal", "a recorded transfer is missing"))
+        let entry = self.part.as_ref().map(|part| part.entry(position)).transpose()?.flatten();
+        entry.ok_or_else(|| StoreError::new("read the journal", "a recorded transfer is missing"))
     }
 }
 

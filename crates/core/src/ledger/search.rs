@@ -7,7 +7,8 @@
 //! next one goes on. A read gives up to 64 transfers.
 
 use super::code::Code;
-use super::journal::{self, Entry, Journal, PART_TRANSFERS};
+use super::journal::{self, Entry, PART_TRANSFERS};
+use super::part::Part;
 use super::plan::{Piece, legs, pieces};
 use super::query::{revision_at, view_of};
 use super::record::PendingState;
@@ -213,9 +214,8 @@ impl Page<'_, '_> {
             Some(value) => Some(value),
             None => self.view.get(&key)?,
         };
-        let missing = || StoreError::new("read the journal", "a part that an index names is missing");
-        let Journal::Transfers(mut entries) = journal::decode_journal(&key, &value.ok_or_else(missing)?)?
-        else {
+        let missing = || StoreError::new("read the journal", "what an index names is missing");
+        let Some(transfers) = Part::open(&key, value.ok_or_else(missing)?)? else {
             // Accounts or a currency. Transfers may follow in other parts, with the positions of those.
             let first = u32::from(part) * PART_TRANSFERS;
             let last = first + PART_TRANSFERS - 1;
@@ -225,20 +225,18 @@ impl Page<'_, '_> {
             }
             return Ok(false);
         };
-        if let Some(picked) = picked {
-            entries.retain(|entry| picked.binary_search(&entry.position).is_ok());
-        }
+        let mut positions = picked.unwrap_or_else(|| transfers.positions().collect());
         if self.search.order == Order::Descending {
-            entries.reverse();
+            positions.reverse();
         }
-        for entry in entries {
-            let place = (revision, entry.position);
+        for position in positions {
+            let place = (revision, position);
             if is_beyond(self.search.order, self.search.after, place) {
                 if self.is_full() {
                     return Ok(true);
                 }
                 self.last = Some(place);
-                self.examine(entry)?;
+                self.examine(transfers.entry(position)?.ok_or_else(missing)?)?;
             }
         }
         Ok(false)

@@ -118,6 +118,13 @@ impl<'a> Transfer<'a> {
         !matches!(self.kind, Kind::Single { .. } | Kind::Pending { .. }) || self.options.is_balancing()
     }
 
+    /// As [`Self::is_resolved`], of a transfer as it is encoded.
+    pub(super) fn is_resolved_raw(raw: &[u8]) -> Result<bool, Malformed> {
+        let mut reader = Reader::new(raw, "transfer");
+        let Head { tag, further, .. } = Head::decode_from(&mut reader)?;
+        Ok(tag > 1 || Options::of(further).is_balancing())
+    }
+
     /// Whether `other` asks for the same. Without a currency the accounts' own is meant.
     pub fn same_content(&self, other: &Transfer<'_>) -> bool {
         let agree = self.currency.is_none() || other.currency.is_none() || self.currency == other.currency;
@@ -180,18 +187,7 @@ impl<'a> Transfer<'a> {
     }
 
     pub(super) fn decode_from(from: &mut Reader<&'a [u8]>) -> Result<Self, Malformed> {
-        let head = from.byte()?;
-        let (tag, further) = match head & KIND {
-            FURTHER => {
-                let bits = from.varint()?;
-                let further = bits & !u64::from(KIND);
-                if further == 0 || further & !(OPTIONS | EXTRAS | TIMES) != 0 {
-                    return Err(from.malformed());
-                }
-                (bits as u8 & KIND, further)
-            }
-            tag => (tag, 0),
-        };
+        let Head { flags, tag, further } = Head::decode_from(from)?;
         let options = Options::of(further);
         let id = from.u128()?;
         let mut kind = match tag {
@@ -215,26 +211,52 @@ impl<'a> Transfer<'a> {
         if options.is_balancing() && !single && !pending || options.is_closing() && !pending {
             return Err(from.malformed());
         }
-        let currency = if head & CURRENCY != 0 {
+        let currency = if flags & CURRENCY != 0 {
             Some(Currency::from_bytes(from.array()?).ok_or_else(|| from.malformed())?)
         } else {
             None
         };
-        if head & TIMEOUT != 0 {
+        if flags & TIMEOUT != 0 {
             let Kind::Pending { timeout_ms, .. } = &mut kind else { return Err(from.malformed()) };
             *timeout_ms = from.varint()?;
         }
-        let code = if head & CODE != 0 { from.varint()? } else { 0 };
+        let code = if flags & CODE != 0 { from.varint()? } else { 0 };
         let (mut reference, mut user_data) = ("", "");
-        if head & TEXTS != 0 {
+        if flags & TEXTS != 0 {
             reference = from.text()?;
             user_data = from.text()?;
         }
         let code = u32::try_from(code).map_err(|_| from.malformed())?;
         let extra = if further == 0 { Extra::default() } else { Extra::decode_from(from, further)? };
         let times = if further & TIMES == 0 { Times::default() } else { Times::decode_from(from, further)? };
-        let linked = head & LINKED != 0;
+        let linked = flags & LINKED != 0;
         Ok(Self { id, kind, linked, currency, code, reference, user_data, options, extra, times })
+    }
+}
+
+/// What an encoded transfer begins with.
+struct Head {
+    flags: u8,
+    /// Its kind.
+    tag: u8,
+    further: u64,
+}
+
+impl Head {
+    fn decode_from(from: &mut Reader<&[u8]>) -> Result<Self, Malformed> {
+        let flags = from.byte()?;
+        let (tag, further) = match flags & KIND {
+            FURTHER => {
+                let bits = from.varint()?;
+                let further = bits & !u64::from(KIND);
+                if further == 0 || further & !(OPTIONS | EXTRAS | TIMES) != 0 {
+                    return Err(from.malformed());
+                }
+                (bits as u8 & KIND, further)
+            }
+            tag => (tag, 0),
+        };
+        Ok(Self { flags, tag, further })
     }
 }
 
