@@ -98,11 +98,26 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Params<T> {
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
         let params = Query::<T>::from_request_parts(parts, state).await;
-        params.map(|Query(params)| Self(params)).map_err(|rejection| wrong_parameter(&rejection))
+        let query = parts.uri.query().unwrap_or_default();
+        params.map(|Query(params)| Self(params)).map_err(|rejection| wrong_parameter(&rejection, query))
     }
 }
 
-fn wrong_parameter(rejection: &QueryRejection) -> Problem {
+/// No query: the call has no parameters. A server that ignored `dry_run` would do what was only to be tried.
+pub(super) struct NoParams;
+
+impl<S: Send + Sync> FromRequestParts<S> for NoParams {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        #[derive(serde::Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct None {}
+        Params::<None>::from_request_parts(parts, state).await.map(|_| Self)
+    }
+}
+
+fn wrong_parameter(rejection: &QueryRejection, query: &str) -> Problem {
     let of = |detail: String| {
         Problem::new(StatusCode::BAD_REQUEST, "invalid_parameter", "A query parameter is wrong", detail)
     };
@@ -112,7 +127,13 @@ fn wrong_parameter(rejection: &QueryRejection) -> Problem {
     {
         // The path of what is not about one parameter.
         Some(error) if error.path().iter().next().is_none() => of(error.inner().to_string()),
-        Some(error) => of(error.inner().to_string()).named(error.path().to_string()),
+        Some(error) => {
+            let name = error.path().to_string();
+            let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+            let given = pairs.find(|(key, _)| *key == name).map_or("", |(_, value)| value);
+            let given: String = given.chars().take(64).collect();
+            of(format!("{given:?}: {}", error.inner())).named(name)
+        }
         None => of(rejection.body_text()),
     }
 }

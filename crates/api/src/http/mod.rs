@@ -16,7 +16,7 @@ mod ledger;
 mod lists;
 mod problem;
 mod route;
-mod time;
+pub(crate) mod time;
 
 pub(super) use connections::serve;
 

@@ -39,6 +39,11 @@ pub(crate) struct Problem {
 }
 
 impl Problem {
+    /// The stable word of its kind.
+    pub(super) fn word(&self) -> &str {
+        self.kind.rsplit(':').next().unwrap_or_default()
+    }
+
     pub(super) fn new(status: StatusCode, word: &str, title: &str, detail: impl Into<String>) -> Self {
         Self {
             kind: format!("urn:quoin:problem:{word}"),

@@ -8,7 +8,7 @@ const EPOCH_DAYS: i64 = 719_468;
 const ERA_DAYS: i64 = 146_097;
 
 /// `2026-11-21T09:45:00.123Z`.
-pub(super) fn format(ms: u64) -> String {
+pub(crate) fn format(ms: u64) -> String {
     let ms = i64::try_from(ms).unwrap_or(i64::MAX);
     let (days, of_day) = (ms.div_euclid(DAY_MS) + EPOCH_DAYS, ms.rem_euclid(DAY_MS));
     let (era, of_era) = (days.div_euclid(ERA_DAYS), days.rem_euclid(ERA_DAYS));

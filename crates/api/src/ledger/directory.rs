@@ -24,7 +24,14 @@ pub(crate) async fn query_accounts(
     let cursors = Query::new(book.engine().cluster(), &("accounts", &filter));
     let after = cursors.key(cursor)?;
     let read = long_read(move || {
-        ledger::find_accounts(view.view(), &filter, after.as_deref(), limit, ACCOUNTS_EXAMINED_MAX)
+        ledger::find_accounts(
+            view.view(),
+            &filter,
+            Revision(u64::MAX),
+            after.as_deref(),
+            limit,
+            ACCOUNTS_EXAMINED_MAX,
+        )
     });
     let found = read.await?;
     Ok((found.accounts, found.next.map(|place| cursors.cursor(&place))))
@@ -57,7 +64,10 @@ pub(crate) async fn sum_balances(
     check_past(view.progress(), at, if after.is_some() { "cursor" } else { "revision" })?;
     let read =
         long_read(move || ledger::sums(view.view(), &prefix, at, after.as_deref(), ACCOUNTS_EXAMINED_MAX));
-    let too_large = || Error::Refused(Kind::OutOfRange, "prefix: a sum exceeds 2^128 minor units".into());
+    let too_large = || {
+        let detail = "all debits or credits together exceed 2^128 minor units: add up longer prefixes";
+        Error::Refused(Kind::FailedPrecondition, detail.into())
+    };
     let sums = read.await?.ok_or_else(too_large)?;
     let next = sums.next.as_ref().map(|place| cursors.cursor(&[&at.0.to_be_bytes()[..], place].concat()));
     Ok((sums, at, next))

@@ -6,6 +6,7 @@
 //! **Invariant: Bounded.** A piece has about as many bytes as its reader wants, at most [`PIECE_BYTES`], however large the
 //! accounts in it are.
 
+use super::token::Place;
 use crate::commands::long_read;
 use crate::error::Error;
 use quoin_core::ledger::{self, Journal};
@@ -108,6 +109,19 @@ impl Feed {
             }
             Err(end) => Err(Error::from(end)),
         }
+    }
+}
+
+/// The events of a part of the journal: where each of them is, in their order.
+pub(crate) fn places(part: &Journal) -> Vec<(Revision, Place)> {
+    match part {
+        Journal::Transfers(entries) => {
+            entries.iter().map(|entry| (entry.revision, Place::Other(entry.position))).collect()
+        }
+        Journal::Accounts(revision, _, accounts) => {
+            (0..).map(|place| (*revision, Place::Account(place))).take(accounts.len()).collect()
+        }
+        Journal::Currency(revision, ..) => vec![(*revision, Place::Other(0))],
     }
 }
 

@@ -61,6 +61,11 @@ impl fmt::Display for Place {
     }
 }
 
+/// Whether a client that has seen all up to `seen`, and in its revision up to its place, has seen what is at `at`.
+pub(crate) fn is_seen(at: (Revision, Place), seen: (Revision, Option<Place>)) -> bool {
+    at.0 < seen.0 || at.0 == seen.0 && seen.1.is_none_or(|place| at.1.is_seen(place))
+}
+
 /// The history in which a place is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Origin {

@@ -87,8 +87,8 @@ pub(crate) async fn prove(client: &mut Client) -> Result<Proof> {
             replay.compare(account, currencies.entry(account.currency.clone()).or_default())?;
         }
         accounts += page.accounts.len();
-        after = page.accounts.last().map(|last| last.id.clone()).unwrap_or_default();
-        if !page.more {
+        after = page.next;
+        if after.is_empty() {
             break;
         }
     }

@@ -86,7 +86,11 @@ impl<'m, 's> Creation<'m, 's> {
         let (mut records, mut openings) = (Vec::with_capacity(chain.len()), Vec::new());
         for (place, (new, verdict)) in chain.iter().zip(verdicts).enumerate() {
             match verdict {
-                Verdict::Known(record) => records.push(*record),
+                Verdict::Known(record) => {
+                    let place = self.run.account(record.id())?;
+                    let closed = place.is_some_and(|place| self.run.hot.get(place).closed);
+                    records.push(record.seen(closed));
+                }
                 Verdict::New(currency, scale) => {
                     records.push(self.make(new, currency, scale)?);
                     openings.extend(new.opening.map(|amount| (place, opening(new, currency, amount.into()))));

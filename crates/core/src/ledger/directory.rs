@@ -5,7 +5,7 @@
 //! **Invariant: Bounded.** A page ends after [`ACCOUNTS_EXAMINED_MAX`] accounts, and says where the next one goes on.
 
 use super::currency::Currency;
-use super::query::{as_of, read_account};
+use super::query::{as_of, decode_account, read_account};
 use super::record::{self, AccountRecord, Balances};
 use super::reply::Account;
 use crate::store::{Order, StoreError, View, prefix_end};
@@ -63,13 +63,14 @@ pub struct Sums {
     pub next: Option<Bytes>,
 }
 
-/// A page of the accounts that `filter` takes, after the place `after`.
+/// A page of the accounts that `filter` takes and that existed at a revision, after the place `after`.
 ///
 /// # Errors
 /// The store failed.
 pub fn find_accounts(
     view: View<'_>,
     filter: &AccountFilter,
+    at: Revision,
     after: Option<&[u8]>,
     limit: usize,
     examined_max: usize,
@@ -82,11 +83,12 @@ pub fn find_accounts(
             break;
         }
         last = Some(place);
-        let wanted = filter.currency.is_none_or(|currency| currency == record.currency())
+        let wanted = record.created_revision <= at.0
+            && filter.currency.is_none_or(|currency| currency == record.currency())
             && filter.user_data.as_ref().is_none_or(|text| *text == record.present().user_data);
         if wanted {
             bytes += ITEM_BYTES + record.encoded_len();
-            page.accounts.extend(as_of(view, record, Revision(u64::MAX))?);
+            page.accounts.extend(as_of(view, record, at)?);
         }
     }
     Ok(page)
@@ -151,9 +153,13 @@ fn places<'a>(
     }
     view.scan(&from, &to, Order::Ascending).map(move |pair| {
         let (key, value) = pair?;
-        let id = record::decode_id(if by_number { &value } else { &key[SPACE_BYTES..] })?;
-        let missing = || StoreError::new("read an account", "an account that has a number is missing");
-        Ok((key.slice(SPACE_BYTES..), read_account(view, id)?.ok_or_else(missing)?))
+        let record = if by_number {
+            let missing = || StoreError::new("read an account", "an account that has a number is missing");
+            read_account(view, record::decode_id(&value)?)?.ok_or_else(missing)?
+        } else {
+            decode_account(value)?
+        };
+        Ok((key.slice(SPACE_BYTES..), record))
     })
 }
 
@@ -164,6 +170,7 @@ mod tests {
     use crate::store::MemoryStore;
     use crate::{Batch, Machines, Stamp, Term};
 
+    const NEWEST: Revision = Revision(u64::MAX);
     const NUMBERS: [&str; 7] = ["a", "a:1", "a:2", "a:20", "a:3", "b", ""];
 
     /// Accounts of two currencies, of which each has got its id's cents from the world.
@@ -198,7 +205,8 @@ mod tests {
         let found = |filter: &AccountFilter, limit, examined_max| {
             let (mut ids, mut after, mut pages) = (Vec::new(), None, 0);
             loop {
-                let page = find_accounts(view, filter, after.as_deref(), limit, examined_max).unwrap();
+                let page =
+                    find_accounts(view, filter, NEWEST, after.as_deref(), limit, examined_max).unwrap();
                 assert!(page.accounts.len() <= limit);
                 ids.extend(page.accounts.iter().map(|account| account.record.id() as u64));
                 pages += 1;
@@ -218,6 +226,28 @@ mod tests {
         assert_eq!(found(&filter("a:", Some("EUR"), Some("even")), 9, 3), (vec![2, 4], 2));
         assert_eq!(found(&filter("", None, Some("odd")), 2, 100).0, [1, 3, 5, 7]);
         assert_eq!(found(&filter("c", None, None), 2, 100).0, []);
+    }
+
+    /// A list as of an early revision read all later accounts for its first page.
+    #[test]
+    fn a_list_of_the_past_is_bounded_though_all_accounts_are_younger() {
+        let (store, machines) = store();
+        let view = View::new(&store, machines.progress().sequence);
+        let (all, mut after, mut pages) = (AccountFilter::default(), None, 0);
+        loop {
+            let page = find_accounts(view, &all, Revision(0), after.as_deref(), 10, 2).unwrap();
+            assert_eq!(page.accounts, []);
+            pages += 1;
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
+        // Two accounts of the world are listed beside them.
+        assert_eq!(pages, (NUMBERS.len() + 2).div_ceil(2));
+        let early = find_accounts(view, &all, Revision(5), None, 10, 100).unwrap();
+        let numbers = early.accounts.iter().map(|found| &found.record.origin.number[..]);
+        assert_eq!(numbers.filter(|number| number.starts_with('a')).count(), 2);
     }
 
     #[test]

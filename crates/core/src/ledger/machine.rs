@@ -204,8 +204,9 @@ impl Machine {
             return Ok(Err(AccountCode::Changed));
         }
         let Some(mut account) = updated(&known, update) else { return Ok(Err(AccountCode::NotAllowed)) };
+        let closed = self.hot.get(place).closed;
         if account == known {
-            return Ok(Ok(known));
+            return Ok(Ok(known.seen(closed)));
         }
         // An account that was used cannot become one that was not.
         if account.status() == Status::Pending && known.status() != Status::Pending {
@@ -243,7 +244,7 @@ impl Machine {
         let key = journal::journal_key(tx.next_revision(), 0);
         let part = journal::encode_accounts(tx.stamp(), std::slice::from_ref(&account));
         tx.change(Bytes::copy_from_slice(&key), Some(part));
-        Ok(Ok(account))
+        Ok(Ok(account.seen(closed)))
     }
 }
 

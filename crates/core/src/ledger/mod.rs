@@ -66,8 +66,8 @@ pub use lookup::{LOOKUP_MAX, lookup_accounts, lookup_transfers};
 pub use machine::{ACCOUNTS_MAX, Machine, NUMBER_BYTES_MAX};
 pub use options::Options;
 pub use query::{
-    account, account_at, account_by_number, accounts, currency_scale, entries, entry_at, journal_range,
-    recorded_at, revision_at, statement, transfer,
+    account, account_at, account_by_number, currency_scale, entries, entry_at, journal_range, recorded_at,
+    revision_at, statement, transfer,
 };
 pub(crate) use record::FACE;
 pub use record::{AccountRecord, Balances, PendingState, world_account};

@@ -6,8 +6,7 @@ use super::journal::{self, Entry, JOURNAL, Journal, PART_TRANSFERS};
 use super::part::Part;
 use super::past;
 use super::record::{
-    self, ACCOUNTS, AccountRecord, Balances, HISTORY, HistoryRecord, IDS, Location, PENDING, PendingRecord,
-    REVERTS,
+    self, AccountRecord, Balances, HISTORY, HistoryRecord, IDS, Location, PENDING, PendingRecord, REVERTS,
 };
 use super::reply::{Account, Line, Page, TransferState, TransferView};
 use super::transfer::Kind;
@@ -65,36 +64,6 @@ pub(super) fn as_of(view: View<'_>, now: AccountRecord, at: Revision) -> Result<
 pub fn account_by_number(view: View<'_>, number: &str) -> Result<Option<u128>, StoreError> {
     let id = view.get(&record::number_key(number))?;
     Ok(id.and_then(|id| id[..].try_into().ok()).map(u128::from_be_bytes))
-}
-
-/// Up to `limit` accounts with ids above `after`, by id, as of revision `at`.
-///
-/// # Errors
-/// The store failed.
-pub fn accounts(
-    view: View<'_>,
-    after: Option<u128>,
-    at: Revision,
-    limit: usize,
-) -> Result<Page<Account>, StoreError> {
-    let (mut from, to) = (record::keyspace(ACCOUNTS).0.to_vec(), record::keyspace(ACCOUNTS).1);
-    if let Some(after) = after {
-        from = record::id_key(ACCOUNTS, after).to_vec();
-        from.push(0);
-    }
-    let mut page = Page { items: Vec::new(), more: false };
-    for pair in view.scan(&from, &to, Order::Ascending) {
-        let record = decode_account(pair?.1)?;
-        if record.created_revision > at.0 {
-            continue;
-        }
-        if page.items.len() == limit {
-            page.more = true;
-            break;
-        }
-        page.items.extend(as_of(view, record, at)?);
-    }
-    Ok(page)
 }
 
 /// The newest revision whose ledger state is that of `moment`; 0 if the ledger was empty then.
@@ -294,7 +263,7 @@ pub(super) fn read_account(view: View<'_>, id: u128) -> Result<Option<AccountRec
     record.map(decode_account).transpose()
 }
 
-fn decode_account(record: Bytes) -> Result<AccountRecord, StoreError> {
+pub(super) fn decode_account(record: Bytes) -> Result<AccountRecord, StoreError> {
     AccountRecord::decode(record).map_err(|error| StoreError::new("decode an account", error))
 }
 

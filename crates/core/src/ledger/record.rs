@@ -210,6 +210,12 @@ impl AccountRecord {
         Self { status: self.origin.status, changed_revision: self.created_revision, changed: None, ..self }
     }
 
+    /// As transfers see it: closed, while a pending transfer closes it.
+    #[must_use]
+    pub(super) fn seen(self, closed: bool) -> Self {
+        if closed { Self { status: Status::Closed.into(), ..self } } else { self }
+    }
+
     /// How far it may go below zero, in minor units; `None` if there is no bound.
     pub fn allowance(&self) -> Option<u128> {
         let (rule, low, high) = match &self.changed {

@@ -90,7 +90,7 @@ pub enum AccountCode {
     #[error("the id is reserved: neither nil nor one of the ledger's own accounts")]
     IdReserved,
     /// The number is reserved for the ledger, or too long.
-    #[error("the number must not begin with @ and have at most 64 bytes")]
+    #[error("a number has at most 64 bytes, and does not begin with @")]
     NumberReserved,
     /// The number cannot be told from an id, or cannot be written in a path.
     #[error(

@@ -55,8 +55,10 @@ pub(super) struct Run<'m, 's> {
     pub(super) rows: Option<Rows>,
     pub(super) unique_references: bool,
     /// The references taken, with the transfers that have taken them.
-    pub(super) references: BTreeMap<String, u128>,
+    pub(super) references: BTreeMap<String, super::references::Taken>,
     pub(super) undo_references: Vec<String>,
+    /// Counts the linked groups and single transfers that were judged.
+    pub(super) group: u32,
     /// The balances after each transfer of a revision, newest first, by account, for answers that are given again.
     pub(super) walked: HashMap<(u128, Revision), Vec<(u32, Balances)>>,
     /// How many there are.
@@ -101,6 +103,7 @@ impl<'m, 's> Run<'m, 's> {
             rows: Rows::of(indexes),
             unique_references: indexes.unique_references().is_some(),
             references: BTreeMap::new(),
+            group: 0,
             undo_references: Vec::new(),
             walked: HashMap::new(),
             walked_lines: 0,

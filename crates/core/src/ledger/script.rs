@@ -89,11 +89,14 @@ fn run(world: &mut World<'_>, line: &Line<'_>) -> bool {
         "accounts" => {
             let (after, limit) = (line.option("after").map(id), line.option("limit").map_or(100, number));
             let at = Revision(line.option("at").map_or(u64::MAX, number));
-            let page = accounts(world.view(), after, at, limit).unwrap();
-            for Account { record, balances, .. } in &page.items {
+            let after = after.map(u128::to_be_bytes);
+            let after = after.as_ref().map(|after| &after[..]);
+            let all = AccountFilter::default();
+            let page = find_accounts(world.view(), &all, at, after, limit, ACCOUNTS_EXAMINED_MAX).unwrap();
+            for Account { record, balances, .. } in &page.accounts {
                 world.say(format!("{}; {}", account_text(record), balances_text(balances)));
             }
-            world.say(if page.more { "more" } else { "end" });
+            world.say(if page.next.is_some() { "more" } else { "end" });
         }
         "indexes" => {
             let on = line.option("on").map_or(Vec::new(), |on| on.split(',').map(number).collect());

@@ -28,7 +28,7 @@ impl Run<'_, '_> {
         if self.answer_known(members)? {
             return Ok(());
         }
-        self.forget_undo();
+        self.begin_group();
         let mut effects = Vec::with_capacity(members.len());
         for (place, (transfer, _)) in members.iter().enumerate() {
             let verdict = match self.reference_is_taken(transfer)? {
@@ -61,7 +61,7 @@ impl Run<'_, '_> {
         &mut self,
         members: &[Member<'_>],
     ) -> Result<Result<(), (usize, Code)>, StoreError> {
-        self.forget_undo();
+        self.begin_group();
         let mut effects = Vec::with_capacity(members.len());
         for (place, (transfer, _)) in members.iter().enumerate() {
             let verdict = match self.known(transfer.id)? {
@@ -328,7 +328,8 @@ impl Run<'_, '_> {
         Effect { debit: from, credit: to, resolution, detail }
     }
 
-    fn forget_undo(&mut self) {
+    fn begin_group(&mut self) {
+        self.group += 1;
         self.undo.clear();
         self.undo_pendings.clear();
         self.undo_reverts.clear();

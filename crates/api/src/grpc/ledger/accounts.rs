@@ -4,9 +4,12 @@ use super::translate;
 use crate::commands::long_read;
 use crate::consistency;
 use crate::error::Error;
-use crate::ledger::{Book, account_at, check_past};
+use crate::ledger::{Book, account_at, check_past, revision_at};
 use crate::page::PageSizes;
-use quoin_core::ledger::{self, ACCOUNTS_MAX, AccountCode, AccountRecord};
+use quoin_core::ledger::{
+    self, ACCOUNTS_EXAMINED_MAX, ACCOUNTS_MAX, AccountCode, AccountFilter, AccountRecord, FoundAccounts,
+    find_accounts,
+};
 use quoin_core::{Revision, Stamp};
 use quoin_proto::quoin::ledger::v1 as pb;
 use quoin_proto::quoin::ledger::v1::get_account_request::{Account, At};
@@ -74,7 +77,7 @@ pub(super) async fn get(
             check_past(view.progress(), Revision(revision), "revision")?;
             Revision(revision)
         }
-        Some(At::TimeMs(time_ms)) => ledger::revision_at(view.view(), view.progress(), Stamp(time_ms))?,
+        Some(At::TimeMs(time_ms)) => revision_at(&view, Stamp(time_ms), "time_ms")?,
     };
     let revision = view.progress().revision.0;
     let account = account_at(view, id, at).await?;
@@ -86,7 +89,9 @@ pub(super) async fn list(
     request: pb::ListAccountsRequest,
 ) -> Result<pb::ListAccountsResponse, Error> {
     let pb::ListAccountsRequest { after, limit, revision, consistency: asked } = request;
-    let after = if after.is_empty() { None } else { Some(translate::id(&after, "after")?) };
+    if !after.is_empty() {
+        translate::id(&after, "after")?;
+    }
     let at = Revision(if revision == 0 { u64::MAX } else { revision });
     let limit = PAGE.of_field(limit)?;
     let view = book.view(consistency::of(asked.as_ref())).await?;
@@ -94,9 +99,13 @@ pub(super) async fn list(
     if revision != 0 {
         check_past(view.progress(), at, "revision")?;
     }
-    let page = long_read(move || ledger::accounts(view.view(), after, at, limit)).await?;
-    let accounts = page.items.iter().map(translate::account).collect();
-    Ok(pb::ListAccountsResponse { accounts, more: page.more, revision: newest })
+    let page = long_read(move || {
+        let after = Some(&after[..]).filter(|after| !after.is_empty());
+        find_accounts(view.view(), &AccountFilter::default(), at, after, limit, ACCOUNTS_EXAMINED_MAX)
+    });
+    let FoundAccounts { accounts, next } = page.await?;
+    let (accounts, more) = (accounts.iter().map(translate::account).collect(), next.is_some());
+    Ok(pb::ListAccountsResponse { accounts, more, revision: newest, next: next.unwrap_or_default() })
 }
 
 pub(super) async fn statement(

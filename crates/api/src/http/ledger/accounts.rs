@@ -9,9 +9,9 @@ use super::model::{
 use crate::commands::long_read;
 use crate::error::{Error, Kind};
 use crate::http::answer::created;
-use crate::http::extract::{Body, Named, Params};
+use crate::http::extract::{Body, Named, NoParams, Params};
 use crate::http::problem::Problem;
-use crate::ledger::{account_at, check_past, check_texts};
+use crate::ledger::{account_at, check_texts};
 use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
@@ -20,6 +20,8 @@ use quoin_core::Revision;
 use quoin_core::ledger::{self, ACCOUNTS_MAX, world_account};
 use quoin_engine::Consistency;
 
+const NEWEST: Revision = Revision(u64::MAX);
+
 /// Create an account
 #[utoipa::path(post, path = "/v1/accounts", operation_id = "create_account", tag = "accounts", request_body = NewAccount,
     params(("Idempotency-Key" = Option<String>, Header, description = "Instead of an id")),
@@ -27,6 +29,7 @@ use quoin_engine::Consistency;
         (status = "4XX", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn create(
     State(desk): State<Desk>,
+    _: NoParams,
     headers: HeaderMap,
     Body(wanted): Body<NewAccount>,
 ) -> Result<Response, Problem> {
@@ -35,7 +38,11 @@ pub(super) async fn create(
     }
     let id = ids::request_id(&headers, wanted.id.as_deref())?;
     let new = new_account(&desk, wanted, id, "").await?;
-    let (account, new) = desk.book.create_account(new).await??;
+    let made = desk.book.create_account(new).await?;
+    let (account, new) = made.map_err(|code| match code {
+        ledger::AccountCode::IdConflict if ids::has_key(&headers) => Problem::key_conflict(),
+        code => code.into(),
+    })?;
     let location = format!("/v1/accounts/{}", shown(id));
     let status = if new { StatusCode::CREATED } else { StatusCode::OK };
     Ok(created(status, &location, &Account::of(&account)))
@@ -50,6 +57,7 @@ pub(super) async fn create(
     responses((status = 200, body = AccountResults), (status = "4XX", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn create_many(
     State(desk): State<Desk>,
+    _: NoParams,
     headers: HeaderMap,
     Body(wanted): Body<NewAccounts>,
 ) -> Result<Json<AccountResults>, Problem> {
@@ -68,8 +76,11 @@ pub(super) async fn create_many(
         accounts.push(new_account(&desk, wanted, id, &field).await?);
     }
     let result = |result: Result<ledger::AccountRecord, ledger::AccountCode>| match result {
-        Ok(account) => AccountResult { account: Some(Account::of(&account)), refused: None },
-        Err(code) => AccountResult { account: None, refused: Some(code.to_string()) },
+        Ok(account) => AccountResult { account: Some(Account::of(&account)), refused: None, reason: None },
+        Err(code) => {
+            let (refused, reason) = (Some(code.to_string()), Some(Problem::from(code).word().to_owned()));
+            AccountResult { account: None, refused, reason }
+        }
     };
     let made = match key {
         None => desk.book.create_accounts(accounts).await?.0,
@@ -157,21 +168,8 @@ pub(super) async fn get(
 ) -> Result<Json<Account>, Problem> {
     let id = desk.account(&name, "account").await?;
     let view = desk.read(at.local, at.lag_entries_max, at.lag_ms_max).await?;
-    let revision = match (at.at_revision, &at.at_time) {
-        (None, None) => Revision(u64::MAX),
-        (Some(revision), None) => Revision(revision),
-        (None, Some(text)) => {
-            ledger::revision_at(view.view(), view.progress(), ids::moment(text, "at_time")?)?
-        }
-        (Some(_), Some(_)) => {
-            return Err(Problem::field("at_time", "give either at_revision or at_time"));
-        }
-    };
-    if at.at_revision.is_some() {
-        check_past(view.progress(), revision, "at_revision")
-            .map_err(|error| Problem::from(error).named("at_revision"))?;
-    }
-    let account = account_at(view, id, revision).await.map_err(account_problem)?;
+    let revision = ids::revision_at(&view, at.at_revision, at.at_time.as_deref())?;
+    let account = account_at(view, id, revision.unwrap_or(NEWEST)).await.map_err(account_problem)?;
     Ok(Json(Account::with_balances(&account)))
 }
 
@@ -182,6 +180,7 @@ pub(super) async fn get(
 pub(super) async fn patch(
     State(desk): State<Desk>,
     Named(name): Named,
+    _: NoParams,
     Body(patch): Body<AccountPatch>,
 ) -> Result<Json<Account>, Problem> {
     let id = desk.account(&name, "account").await?;
@@ -231,11 +230,14 @@ pub(super) async fn statement(
 ) -> Result<Json<StatementPage>, Problem> {
     let id = desk.account(&name, "account").await?;
     let before = page.before.as_deref().map(|before| place(before, "before")).transpose()?;
-    let (since, limit) = (Revision(page.since_revision.unwrap_or(0)), page_size(page.limit)?);
+    let limit = page_size(page.limit)?;
     let view = desk.read(page.local, page.lag_entries_max, page.lag_ms_max).await?;
+    let stretch = ids::stretch(&view, page.from_time.as_deref(), page.to_time.as_deref())?;
+    let since = stretch.start.max(Revision(page.since_revision.unwrap_or(0)));
+    let first = before.unwrap_or((stretch.end, 0)).min((stretch.end, 0));
     let found = long_read(move || {
         let Some(account) = ledger::account(view.view(), id)? else { return Ok(None) };
-        Ok(Some((account.record, ledger::statement(view.view(), id, before, since, limit)?)))
+        Ok(Some((account.record, ledger::statement(view.view(), id, Some(first), since, limit)?)))
     });
     let (record, found) = found.await?.ok_or(ledger::AccountCode::Unknown)?;
     if found.items.is_empty() && before.is_some() {
@@ -262,6 +264,7 @@ pub(super) async fn statement(
 pub(super) async fn put_currency(
     State(desk): State<Desk>,
     Named(code): Named,
+    _: NoParams,
     Body(wanted): Body<NewCurrency>,
 ) -> Result<Json<Unit>, Problem> {
     let currency = ids::currency(&code, "code")?;
@@ -276,6 +279,7 @@ pub(super) async fn put_currency(
 pub(super) async fn get_currency(
     State(desk): State<Desk>,
     Named(code): Named,
+    _: NoParams,
 ) -> Result<Json<Unit>, Problem> {
     let currency = ids::currency(&code, "code")?;
     let missing = || {

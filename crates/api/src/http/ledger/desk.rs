@@ -5,7 +5,7 @@ use crate::http::problem::Problem;
 use crate::ledger::Book;
 use crate::life::Life;
 use crate::page::PageSizes;
-use quoin_core::ledger::{self, Currency};
+use quoin_core::ledger::{self, Currency, Kind};
 use quoin_core::{Revision, StoreError, View};
 use quoin_engine::{Consistency, ReadView};
 
@@ -53,6 +53,15 @@ impl Desk {
         self.scale(currency).await?.ok_or_else(problem)
     }
 
+    /// The currency of a pending transfer, and its number of decimal places; `None` if there is no such transfer.
+    pub(super) async fn unit_of(&self, pending: u128) -> Result<Option<(Currency, u32)>, Problem> {
+        match unit_of(self.book.engine().latest().view(), pending)? {
+            Some(unit) => Ok(Some(unit)),
+            // It may be newer than this replica's state.
+            None => Ok(unit_of(self.book.view(Consistency::Linearizable).await?.view(), pending)?),
+        }
+    }
+
     /// A currency's number of decimal places.
     pub(super) async fn scale(&self, currency: Currency) -> Result<Option<u32>, Problem> {
         match ledger::currency_scale(self.book.engine().latest().view(), currency)? {
@@ -62,6 +71,13 @@ impl Desk {
             }
         }
     }
+}
+
+fn unit_of(view: View<'_>, pending: u128) -> Result<Option<(Currency, u32)>, StoreError> {
+    let Some(found) = ledger::transfer(view, pending)? else { return Ok(None) };
+    let Kind::Pending { debit, .. } = found.entry.transfer().kind else { return Ok(None) };
+    let account = ledger::account(view, debit)?;
+    Ok(account.map(|account| (account.record.currency(), account.record.scale)))
 }
 
 /// The id that `name` is, or that of the account with this number; `None` if there is no such account.

@@ -10,7 +10,7 @@ use crate::ledger::{query_accounts, sum_balances};
 use axum::Json;
 use axum::extract::State;
 use quoin_core::Revision;
-use quoin_core::ledger::{self, AccountFilter};
+use quoin_core::ledger::{ACCOUNTS_EXAMINED_MAX, AccountFilter, FoundAccounts, find_accounts};
 
 /// List accounts, all or those that have all that is given
 ///
@@ -29,14 +29,18 @@ pub(super) async fn list(
     if filter == AccountFilter::default() && asked.cursor.is_none() {
         let view = desk.read(asked.local, asked.lag_entries_max, asked.lag_ms_max).await?;
         let after = asked.after.as_deref().map(|after| ids::uuid(after, "after")).transpose()?;
-        let found =
-            long_read(move || ledger::accounts(view.view(), after, Revision(u64::MAX), limit)).await?;
-        if found.items.is_empty() && after.is_some() {
+        let found = long_read(move || {
+            let after = after.map(u128::to_be_bytes);
+            let after = after.as_ref().map(|after| &after[..]);
+            find_accounts(view.view(), &filter, Revision(u64::MAX), after, limit, ACCOUNTS_EXAMINED_MAX)
+        });
+        let FoundAccounts { accounts, next } = found.await?;
+        if accounts.is_empty() && after.is_some() {
             let problem = Problem::not_found("page_beyond_end", "there is no account after this one");
             return Err(problem.named("after"));
         }
-        let next = found.items.last().filter(|_| found.more).map(|last| shown(last.record.id()));
-        let accounts = found.items.iter().map(Account::with_balances).collect();
+        let next = accounts.last().filter(|_| next.is_some()).map(|last| shown(last.record.id()));
+        let accounts = accounts.iter().map(Account::with_balances).collect();
         return Ok(Json(AccountPage { accounts, next, cursor: None }));
     }
     if asked.after.is_some() {
@@ -61,7 +65,8 @@ pub(super) async fn sums(
 ) -> Result<Json<SumPage>, Problem> {
     let view = desk.read(asked.local, asked.lag_entries_max, asked.lag_ms_max).await?;
     let cursor = asked.cursor.unwrap_or_default();
-    let page = sum_balances(&desk.book, view, asked.prefix, asked.at_revision, &cursor).await;
+    let at = ids::revision_at(&view, asked.at_revision, asked.at_time.as_deref())?;
+    let page = sum_balances(&desk.book, view, asked.prefix, at.map(|at| at.0), &cursor).await;
     let (page, at, cursor) =
         page.map_err(|error| Problem::of_request(error).renamed("revision", "at_revision"))?;
     let sums = page.sums.iter().map(|(currency, sum)| CurrencySum {

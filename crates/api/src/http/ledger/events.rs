@@ -14,7 +14,7 @@ use super::units::Units;
 use crate::error::Error;
 use crate::http::extract::Params;
 use crate::http::problem::Problem;
-use crate::ledger::{Feed, Origin, Piece, Place, Token, check_first};
+use crate::ledger::{Feed, Origin, Piece, Place, Token, check_first, is_seen, places};
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::IntoResponse;
@@ -68,7 +68,7 @@ pub(super) async fn follow(
         }
         (None, None) => desk.book.engine().latest().progress().revision.next(),
     };
-    let seen = token.map(|token| (token.revision, token.place.unwrap_or(Place::Other(u32::MAX))));
+    let seen = token.map(|token| (token.revision, token.place));
     let feed = Feed::new(desk.book.engine(), first, PIECE_BYTES);
     let (batches, receiver) = mpsc::channel(BATCHES_MAX);
     tokio::spawn(async move {
@@ -91,7 +91,7 @@ type Batches = mpsc::Sender<Vec<Event>>;
 async fn send(
     desk: &Desk,
     mut feed: Feed,
-    seen: Option<(Revision, Place)>,
+    seen: Option<(Revision, Option<Place>)>,
     batches: &Batches,
 ) -> Result<(), Error> {
     let mut units = Units::default();
@@ -101,7 +101,7 @@ async fn send(
         let (mut batch, mut batch_bytes) = (Vec::new(), 0);
         for part in parts {
             for (at, bytes, event) in shown(desk, part, &mut units)? {
-                if seen.is_some_and(|seen| at.0 < seen.0 || at.0 == seen.0 && at.1.is_seen(seen.1)) {
+                if seen.is_some_and(|seen| is_seen(at, seen)) {
                     continue;
                 }
                 batch.push(event);
@@ -125,30 +125,23 @@ async fn send(
 fn shown(desk: &Desk, part: &Journal, units: &mut Units) -> Result<Vec<Placed>, Error> {
     let cluster = desk.book.engine().cluster();
     let origin = Origin { cluster, stamp: part.stamp().unwrap_or(Stamp(0)) };
+    let places = places(part).into_iter();
     match part {
         Journal::Transfers(entries) => {
             let view = desk.book.engine().latest();
-            let shown = |entry| {
+            let shown = |(at, entry)| {
                 let unit = units.of(view.view(), entry)?;
-                event(
-                    "transfer",
-                    (entry.revision, Place::Other(entry.position)),
-                    origin,
-                    &Transfer::of_entry(entry, unit),
-                )
+                event("transfer", at, origin, &Transfer::of_entry(entry, unit))
             };
-            entries.iter().map(shown).collect()
+            places.zip(entries).map(shown).collect()
         }
-        Journal::Accounts(revision, _, accounts) => {
-            let places = (0..).map(|place| (*revision, Place::Account(place)));
-            places
-                .zip(accounts)
-                .map(|(at, account)| event("account", at, origin, &Account::of(account)))
-                .collect()
+        Journal::Accounts(_, _, accounts) => {
+            let shown = |(at, account)| event("account", at, origin, &Account::of(account));
+            places.zip(accounts).map(shown).collect()
         }
-        Journal::Currency(revision, _, currency, scale) => {
+        Journal::Currency(_, _, currency, scale) => {
             let unit = serde_json::json!({ "code": currency.to_string(), "scale": scale });
-            Ok(vec![event("currency", (*revision, Place::Other(0)), origin, &unit)?])
+            places.map(|at| event("currency", at, origin, &unit)).collect()
         }
     }
 }

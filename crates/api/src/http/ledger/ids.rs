@@ -2,10 +2,13 @@
 
 use crate::http::problem::Problem;
 use crate::http::time;
+use crate::ledger::{self, check_past};
 use axum::http::HeaderMap;
-use quoin_core::Stamp;
 use quoin_core::ledger::{AmountError, Currency, Key, parse_amount};
+use quoin_core::{Revision, Stamp};
+use quoin_engine::ReadView;
 use sha2::{Digest, Sha256};
+use std::ops::Range;
 use uuid::Uuid;
 
 /// Maximum bytes of an `Idempotency-Key`.
@@ -33,9 +36,18 @@ pub(super) fn request_id(headers: &HeaderMap, id: Option<&str>) -> Result<u128, 
     }
 }
 
+/// Whether the request has an `Idempotency-Key`.
+pub(super) fn has_key(headers: &HeaderMap) -> bool {
+    headers.contains_key("idempotency-key")
+}
+
 /// The id that the `Idempotency-Key` stands for; `None` if there is none.
 pub(super) fn request_key(headers: &HeaderMap) -> Result<Option<u128>, Problem> {
-    let Some(key) = headers.get("idempotency-key") else { return Ok(None) };
+    let mut keys = headers.get_all("idempotency-key").iter();
+    let Some(key) = keys.next() else { return Ok(None) };
+    if keys.any(|other| other != key) {
+        return Err(Problem::field("Idempotency-Key", "the request has two, which differ"));
+    }
     // A structured field has the key in quotes, which many clients leave out.
     let key = key.as_bytes();
     let key = key.strip_prefix(b"\"").and_then(|key| key.strip_suffix(b"\"")).unwrap_or(key);
@@ -123,6 +135,46 @@ pub(super) fn currency(text: &str, field: &str) -> Result<Currency, Problem> {
 pub(super) fn moment(text: &str, field: &str) -> Result<Stamp, Problem> {
     let problem = || Problem::field(field, "not a time in RFC 3339 and UTC, as 2026-11-21T09:45:00Z");
     time::parse(text).map(Stamp).ok_or_else(problem)
+}
+
+/// The revision that a request about the past names, by itself or by a time; `None` if it names neither.
+pub(super) fn revision_at(
+    view: &ReadView,
+    at_revision: Option<u64>,
+    at_time: Option<&str>,
+) -> Result<Option<Revision>, Problem> {
+    let out_of_range = |field: &'static str| move |error| Problem::from(error).named(field);
+    match (at_revision, at_time) {
+        (None, None) => Ok(None),
+        (Some(revision), None) => {
+            let past = check_past(view.progress(), Revision(revision), "at_revision");
+            past.map_err(out_of_range("at_revision"))?;
+            Ok(Some(Revision(revision)))
+        }
+        (None, Some(text)) => {
+            let revision = ledger::revision_at(view, moment(text, "at_time")?, "at_time");
+            revision.map(Some).map_err(out_of_range("at_time"))
+        }
+        (Some(_), Some(_)) => Err(Problem::field("at_time", "give either at_revision or at_time")),
+    }
+}
+
+/// The revisions between two times: from the first one on, before the other. A time that is to come is as none.
+pub(super) fn stretch(
+    view: &ReadView,
+    from_time: Option<&str>,
+    to_time: Option<&str>,
+) -> Result<Range<Revision>, Problem> {
+    // After all that is earlier than the moment.
+    let from = |text: Option<&str>, field: &str| match text.map(|text| moment(text, field)).transpose()? {
+        None | Some(Stamp(0)) => Ok::<_, Problem>(None),
+        Some(Stamp(moment)) => {
+            let earlier = quoin_core::ledger::revision_at(view.view(), view.progress(), Stamp(moment - 1))?;
+            Ok(Some(earlier.next()))
+        }
+    };
+    let newest = view.progress().revision.next();
+    Ok(from(from_time, "from_time")?.unwrap_or(Revision(0))..from(to_time, "to_time")?.unwrap_or(newest))
 }
 
 /// An amount above zero.

@@ -2,7 +2,7 @@
 
 use super::desk::Desk;
 use super::model::{Fresh, IndexName, IndexSince, IndexStates, NewIndexes};
-use crate::http::extract::{Body, Params};
+use crate::http::extract::{Body, NoParams, Params};
 use crate::http::problem::Problem;
 use axum::Json;
 use axum::extract::State;
@@ -27,6 +27,7 @@ pub(super) async fn get(
     responses((status = 200, body = IndexStates), (status = "4XX", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn put(
     State(desk): State<Desk>,
+    _: NoParams,
     Body(wanted): Body<NewIndexes>,
 ) -> Result<Json<IndexStates>, Problem> {
     let on = wanted.on.into_iter().map(|name| index(name) as u32).collect();

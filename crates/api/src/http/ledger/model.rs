@@ -264,9 +264,12 @@ pub(crate) struct AccountResult {
     /// The account, if it was created now, or earlier with the same content.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) account: Option<Account>,
-    /// Otherwise the reason.
+    /// Otherwise what is wrong.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) refused: Option<String>,
+    /// And the same as one word, that of the problem which a request for this account alone would get.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) reason: Option<String>,
 }
 
 /// The results of several accounts, in their order.
@@ -962,6 +965,8 @@ pub(crate) struct SumQuery {
     pub(super) prefix: String,
     /// As of this revision, which must not be in the future.
     pub(super) at_revision: Option<u64>,
+    /// As of this time, which must not be in the future, in RFC 3339 and UTC: 2026-11-21T00:00:00Z.
+    pub(super) at_time: Option<String>,
     /// The `cursor` of the previous page.
     pub(super) cursor: Option<String>,
     /// Read this replica's state, which may be older than what was answered before.
@@ -1087,6 +1092,10 @@ pub(crate) struct Before {
     pub(super) before: Option<String>,
     /// The oldest revision to include.
     pub(super) since_revision: Option<u64>,
+    /// Only what was recorded at this time or later, in RFC 3339 and UTC: 2026-11-21T00:00:00Z.
+    pub(super) from_time: Option<String>,
+    /// Only what was recorded before this time.
+    pub(super) to_time: Option<String>,
     /// The page size, by default 100.
     #[param(minimum = 1, maximum = 1000)]
     pub(super) limit: Option<u32>,

@@ -264,3 +264,125 @@ fn client_times_are_shown_and_those_of_imports_are_in_order() {
         assert_eq!((refused.0, &refused.1["field"]), (400, &json!("client_time")));
     });
 }
+
+/// A transaction's reference is that of each leg, so with unique references the second leg was refused.
+#[test]
+fn the_legs_of_a_transaction_share_a_unique_reference_that_nobody_else_may_have() {
+    with_pages(async |mut pages| {
+        let on = json!({"on": [], "unique_references": true});
+        assert_eq!(pages.ask("PUT", "/v1/indexes", None, &on).await.0, 200);
+        let leg = json!({"debit_account": ALICE, "credit_account": BOB, "amount": "1", "currency": "EUR"});
+        let order = json!({"reference": "order-17", "legs": [leg, leg]});
+        assert_eq!(pages.post("/v1/transactions", "key-1", &order).await.0, 201);
+        let other = pages.post("/v1/transactions", "key-2", &order).await;
+        assert_eq!((word(&other), &other.1["field"]), ((422, "reference_taken"), &json!("legs[0]")));
+        assert_eq!(pages.balances().await, ["998.00 0.00", "2.00 0.00"]);
+    });
+}
+
+/// `POST /v1/accounts?dry_run=true` created the account, with its money.
+#[test]
+fn a_call_without_parameters_refuses_them_instead_of_doing_what_was_to_be_tried() {
+    with_pages(async |mut pages| {
+        let new = json!({"currency": "EUR", "number": "tried", "initial_balance": "5"});
+        let several = json!({"accounts": [new]});
+        let account = format!("/v1/accounts/{ALICE}");
+        for (method, path, body) in [
+            ("POST", "/v1/accounts", &new),
+            ("POST", "/v1/accounts/batch", &several),
+            ("PATCH", &account[..], &json!({"status": "frozen"})),
+            ("PUT", "/v1/currencies/PTS", &json!({"scale": 0})),
+            ("PUT", "/v1/indexes", &json!({"on": []})),
+        ] {
+            let refused = pages.ask(method, &format!("{path}?dry_run=true"), None, body).await;
+            let said = (word(&refused), &refused.1["field"]);
+            assert_eq!(said, ((400, "invalid_parameter"), &json!("dry_run")), "{method} {path}");
+        }
+        assert_eq!(pages.get("/v1/accounts/tried").await.0, 404);
+        assert_eq!(pages.get(&account).await.1["status"], "active");
+        let refused = pages.get("/v1/transfers?limit=-1").await;
+        assert_eq!((refused.0, &refused.1["field"]), (400, &json!("limit")));
+        assert!(
+            refused.1["detail"].as_str().is_some_and(|detail| detail.starts_with("\"-1\": ")),
+            "{refused:?}"
+        );
+    });
+}
+
+/// Only reads said that an account was closed by a pending transfer.
+#[test]
+fn an_account_closed_by_a_pending_transfer_is_answered_as_closed_by_every_call() {
+    with_pages(async |mut pages| {
+        let new = json!({"id": "0190b5e2-7f2c-7c1e-9d1a-3f5b8c2a4e77", "currency": "EUR", "number": "shut"});
+        assert_eq!(pages.ask("POST", "/v1/accounts", None, &new).await.0, 201);
+        let closing = json!({"kind": "pending", "debit_account": "shut", "credit_account": BOB,
+            "currency": "EUR", "closing": "debit"});
+        let (status, closing) = pages.ask("POST", "/v1/transfers", None, &closing).await;
+        assert_eq!(status, 201, "{closing}");
+        for patch in [json!({"user_data": "y"}), json!({"status": "active"}), json!({"status": "frozen"})] {
+            let answer = pages.ask("PATCH", "/v1/accounts/shut", None, &patch).await;
+            assert_eq!((answer.0, &answer.1["status"]), (200, &json!("closed")), "{patch}");
+        }
+        let again = pages.ask("POST", "/v1/accounts", None, &new).await;
+        assert_eq!((again.0, &again.1["status"]), (200, &json!("closed")));
+        let id = closing["id"].as_str().unwrap_or_default();
+        assert_eq!(pages.ask("POST", &format!("/v1/transfers/{id}/void"), None, &json!({})).await.0, 201);
+        assert_eq!(pages.get("/v1/accounts/shut").await.1["status"], "frozen");
+    });
+}
+
+/// A year mistyped gave the present balances without a word; sums and statements took no times at all.
+#[test]
+fn the_past_is_named_by_revision_or_time_and_the_future_by_neither() {
+    with_pages(async |mut pages| {
+        assert_eq!(pages.ask("POST", "/v1/transfers", None, &single("10")).await.0, 201);
+        let new = json!({"currency": "EUR", "number": "shop:1", "initial_balance": "5"});
+        assert_eq!(pages.ask("POST", "/v1/accounts", None, &new).await.0, 201);
+        let (past, future) = ("1999-12-31T00:00:00Z", "2999-12-31T00:00:00Z");
+        for path in [format!("/v1/accounts/{ALICE}?"), "/v1/balances?prefix=shop:&".into()] {
+            let refused = pages.get(&format!("{path}at_time={future}")).await;
+            assert_eq!((word(&refused), &refused.1["field"]), ((400, "out_of_range"), &json!("at_time")));
+            assert!(
+                refused.1["detail"].as_str().is_some_and(|detail| detail.contains("2999")),
+                "{refused:?}"
+            );
+        }
+        assert_eq!(
+            pages.get(&format!("/v1/balances?prefix=shop:&at_time={past}")).await.1["sums"],
+            json!([])
+        );
+        let statement = format!("/v1/accounts/{ALICE}/statement?");
+        let lines = async |pages: &mut super::tests::Pages, times: &str| {
+            let page = pages.get(&format!("{statement}{times}")).await;
+            page.1["lines"].as_array().map(Vec::len)
+        };
+        assert_eq!(lines(&mut pages, &format!("from_time={past}&to_time={future}")).await, Some(2));
+        assert_eq!(lines(&mut pages, &format!("from_time={future}")).await, Some(0));
+        assert_eq!(lines(&mut pages, &format!("to_time={past}")).await, Some(0));
+    });
+}
+
+#[test]
+fn what_is_posted_is_in_the_currency_of_what_was_reserved() {
+    with_pages(async |mut pages| {
+        let mut pending = single("10");
+        pending["kind"] = "pending".into();
+        let pending = pages.ask("POST", "/v1/transfers", None, &pending).await;
+        let path = format!("/v1/transfers/{}/post", pending.1["id"].as_str().unwrap_or_default());
+        let posted = pages.ask("POST", &path, None, &json!({"amount": "4.50"})).await;
+        assert_eq!((posted.0, &posted.1["amount"]), (201, &json!("4.50")));
+        let unknown = "/v1/transfers/0190b5e2-7f2c-7c1e-9d1a-3f5b8c2a4e99/post";
+        let refused = pages.ask("POST", unknown, None, &json!({"amount": "4.50"})).await;
+        assert_eq!((refused.0, &refused.1["field"]), (400, &json!("currency")));
+    });
+}
+
+/// The field `id` was said to be wrong, which the request did not have.
+#[test]
+fn a_key_that_was_used_for_something_else_is_named() {
+    with_pages(async |mut pages| {
+        assert_eq!(pages.post("/v1/transfers", "key-1", &single("1")).await.0, 201);
+        let refused = pages.post("/v1/transfers", "key-1", &single("2")).await;
+        assert_eq!((word(&refused), &refused.1["field"]), ((409, "id_conflict"), &json!("Idempotency-Key")));
+    });
+}

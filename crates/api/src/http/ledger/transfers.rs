@@ -314,6 +314,14 @@ pub(super) async fn understand<'a>(
     }
     let amount = match (&body.amount, unit) {
         (None, _) => None,
+        // What is posted is in the currency of what was reserved.
+        (Some(text), None) if body.kind == TransferKind::Post => {
+            let pending = ids::uuid(body.pending_id.as_deref().unwrap_or_default(), &field("pending_id"))?;
+            match desk.unit_of(pending).await? {
+                Some((_, scale)) => Some(ids::amount(text, scale, &field("amount"))?),
+                None => return Err(missing("currency")),
+            }
+        }
         (Some(_), None) => return Err(missing("currency")),
         (Some(text), Some((_, scale))) => Some(ids::amount(text, scale, &field("amount"))?),
     };
@@ -417,7 +425,10 @@ async fn submit(
     let reply =
         applied.replies.into_iter().next().ok_or_else(|| Error::fault("a transfer without a reply"))?;
     if reply.code == Code::IdConflict {
-        return Err(Problem::refused(reply.code, None).named("id"));
+        return Err(match ids::has_key(headers) {
+            true => Problem::key_conflict(),
+            false => Problem::refused(reply.code, None).named("id"),
+        });
     }
     let location = location(wanted.transfer.id);
     if accepted_only {

@@ -8,7 +8,7 @@ use super::object_model::{
 use crate::commands::long_read;
 use crate::error::{Error, Kind};
 use crate::grpc::route::{Route, objects, translate::PAGE};
-use crate::http::extract::{self, Body, BodyOrNone, Named, Params, Unconditional};
+use crate::http::extract::{self, Body, BodyOrNone, Named, NoParams, Params, Unconditional};
 use crate::http::problem::Problem;
 use axum::Json;
 use axum::extract::State;
@@ -17,7 +17,7 @@ use quoin_proto::quoin::route::v1 as pb;
 
 type Answer<T> = Result<Json<T>, Problem>;
 /// What every write of an object takes.
-type Writing = (State<Route>, Unconditional);
+type Writing = (State<Route>, Unconditional, NoParams);
 
 /// Write a VPC
 ///
@@ -156,6 +156,7 @@ pub(super) async fn list_nodes(
 pub(super) async fn heartbeat(
     State(route): State<Route>,
     Named(node): Named,
+    _: NoParams,
     BodyOrNone(beat): BodyOrNone<Heartbeat>,
 ) -> Answer<Newest> {
     if beat.ttl_ms == Some(0) {
@@ -169,7 +170,7 @@ pub(super) async fn heartbeat(
 }
 
 async fn put<T: Shown>(
-    (State(route), _): Writing,
+    (State(route), ..): Writing,
     Named(name): Named,
     Body(fields): Body<T::Fields>,
 ) -> Answer<T> {
@@ -195,7 +196,7 @@ async fn get<T: Shown>(
     }
 }
 
-async fn delete<T: Shown>((State(route), _): Writing, Named(name): Named) -> Answer<Deleted> {
+async fn delete<T: Shown>((State(route), ..): Writing, Named(name): Named) -> Answer<Deleted> {
     let object = Some(pb::ObjectName { kind: T::KIND.into(), name });
     let request = pb::DeleteObjectRequest { object };
     let done = objects::delete(route.engine(), request).await.map_err(|error| problem(error, "object."))?;

@@ -10,7 +10,7 @@ use crate::grpc::route::lookup::LOOKUPS_PER_HOLD;
 use crate::grpc::route::translate::quoted;
 use crate::grpc::route::write::{self, deleted, operation};
 use crate::grpc::route::{Route, batch, translate};
-use crate::http::extract::{self, Body, Params, Unconditional};
+use crate::http::extract::{self, Body, NoParams, Params, Unconditional};
 use crate::http::problem::Problem;
 use axum::Json;
 use axum::extract::{FromRequestParts, Path, State};
@@ -114,6 +114,7 @@ fn tagged(tag: HeaderValue, rule: RoutingRule) -> Response {
 pub(super) async fn put(
     State(route): State<Route>,
     Address(key): Address,
+    _: NoParams,
     headers: HeaderMap,
     Body(target): Body<RoutingTarget>,
 ) -> Result<Response, Problem> {
@@ -180,7 +181,7 @@ fn refused(error: Error, header: Option<&str>) -> Problem {
     responses((status = 200, body = BatchDone), (status = "4XX", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn batch(
     State(route): State<Route>,
-    _: Unconditional,
+    _: (Unconditional, NoParams),
     Body(wanted): Body<RuleBatch>,
 ) -> Result<Json<BatchDone>, Problem> {
     let mut puts = Vec::with_capacity(wanted.puts.len());
@@ -210,6 +211,7 @@ pub(super) async fn batch(
 pub(super) async fn delete(
     State(route): State<Route>,
     Address(key): Address,
+    _: NoParams,
     headers: HeaderMap,
 ) -> Result<Json<Deleted>, Problem> {
     let (wanted, deletes) = (condition(&headers)?, pack_keys(&[key]));
@@ -255,6 +257,7 @@ pub(super) async fn delete_all(
     responses((status = 200, body = LookupAnswers), (status = "4XX", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn lookup(
     State(route): State<Route>,
+    _: NoParams,
     Body(wanted): Body<Lookups>,
 ) -> Result<Json<LookupAnswers>, Problem> {
     let mut keys = Vec::with_capacity(wanted.lookups.len());
