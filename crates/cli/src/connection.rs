@@ -3,13 +3,13 @@
 use crate::output;
 use anyhow::{Result, bail};
 use clap::Args;
+use quoin_load::client::Channel;
 use quoin_load::{client, seconds};
 use quoin_proto::quoin::v1::{Consistency, Local};
 use serde_json::Value;
 use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
-use quoin_load::client::Channel;
 
 /// Which state a command reads.
 #[derive(Args, Clone, Copy, Debug, Default)]

@@ -9,6 +9,7 @@
 use crate::connection::Connection;
 use crate::outcome::refuse;
 use anyhow::{Context, Result, ensure};
+use quoin_load::client::Channel;
 use quoin_node::doctor::Report;
 use quoin_proto::etcdserverpb::cluster_client::ClusterClient;
 use quoin_proto::etcdserverpb::{Member, MemberAddRequest, MemberListRequest, MemberRemoveRequest};
@@ -16,7 +17,6 @@ use serde_json::json;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use quoin_load::client::Channel;
 
 /// Replaces the member to which `folder` belongs, of which `report` was made. `peer` is where the others reach it, if
 /// they do not know that any more.

@@ -67,7 +67,10 @@ struct Books {
     balances: BTreeMap<u128, Balances>,
     ids: BTreeSet<u128>,
     ended: BTreeSet<u128>,
-    references: BTreeSet<String>,
+    /// By which group of linked transfers each was taken.
+    references: BTreeMap<String, u64>,
+    /// How many groups ended so far.
+    groups: u64,
     imported_ms: u64,
 }
 
@@ -78,6 +81,8 @@ impl Books {
             Kind::Expired { pending } => ensure!(self.ended.insert(pending), "it had ended"),
             _ => ensure!(self.ids.insert(transfer.id), "it is in the journal twice"),
         }
+        let group = self.groups;
+        self.groups += u64::from(!transfer.linked);
         let Some(Resolution { debit, credit, amount, pending_amount }) = entry.effect() else {
             return Ok(());
         };
@@ -105,11 +110,17 @@ impl Books {
         taker.credits_pending = (taker.credits_pending + reserved)
             .checked_sub(pending_amount)
             .context("it releases more credits than are pending")?;
-        self.check_clients_own(entry, &transfer, indexes)
+        self.check_clients_own(entry, &transfer, group, indexes)
     }
 
     /// Times of imports grow, and references are unique where they are to be.
-    fn check_clients_own(&mut self, entry: &Entry, transfer: &Transfer<'_>, indexes: &Indexes) -> Result<()> {
+    fn check_clients_own(
+        &mut self,
+        entry: &Entry,
+        transfer: &Transfer<'_>,
+        group: u64,
+        indexes: &Indexes,
+    ) -> Result<()> {
         let times = transfer.times;
         if times.imported {
             ensure!(times.client_ms > self.imported_ms, "one imported before is of {} ms", self.imported_ms);
@@ -119,7 +130,8 @@ impl Books {
         let takes = matches!(transfer.kind, Kind::Single { .. } | Kind::Pending { .. });
         let unique = indexes.unique_references().is_some_and(|since| entry.revision >= since);
         if takes && unique && !transfer.reference.is_empty() {
-            ensure!(self.references.insert(transfer.reference.into()), "its reference was taken");
+            let by = *self.references.entry(transfer.reference.into()).or_insert(group);
+            ensure!(by == group, "its reference was taken");
         }
         Ok(())
     }

@@ -4,6 +4,7 @@
 use super::row::Row;
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
+use quoin_load::client::Channel;
 use quoin_load::client::{dial, find_leader};
 use quoin_load::cluster::Running;
 use quoin_proto::etcdserverpb as etcd;
@@ -15,7 +16,6 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
-use quoin_load::client::Channel;
 
 const KEYS: u32 = 5_000;
 const VALUE_BYTES: usize = 1024;

@@ -4,13 +4,13 @@
 use super::row::Row;
 use crate::ledger::prove;
 use anyhow::{Context, Result, ensure};
+use quoin_load::client::Channel;
 use quoin_load::client::ledger::{CURRENCY, create_accounts, ledger, transfer, transfer_all};
 use quoin_load::client::{Http, dial, find_leader};
 use quoin_load::cluster::Endpoints;
 use quoin_proto::quoin::ledger::v1::ledger_client::LedgerClient;
 use std::time::Instant;
 use tokio::task::JoinSet;
-use quoin_load::client::Channel;
 use uuid::Uuid;
 
 const ACCOUNTS: u64 = 1_000;

@@ -2,6 +2,7 @@
 
 use super::row::Row;
 use anyhow::{Context, Result, ensure};
+use quoin_load::client::Channel;
 use quoin_load::client::{ANSWER_BYTES_MAX, dial, find_leader};
 use quoin_proto::quoin::route::v1 as pb;
 use quoin_proto::quoin::route::v1::route_client::RouteClient;
@@ -11,7 +12,6 @@ use std::time::Instant;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
-use quoin_load::client::Channel;
 
 const RULES: u32 = 100_000;
 /// Rules written at one revision.

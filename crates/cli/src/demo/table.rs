@@ -2,6 +2,7 @@
 
 use super::row::Row;
 use anyhow::{Context, Result, ensure};
+use quoin_load::client::Channel;
 use quoin_load::client::{ANSWER_BYTES_MAX, dial, find_leader, publish_and_activate};
 use quoin_load::sample_table::{self, VALUE_BYTES, key};
 use quoin_proto::quoin::table::v1 as pb;
@@ -11,7 +12,6 @@ use quoin_table::Manifest;
 use quoin_table::build::{Options, TextForm, build};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use quoin_load::client::Channel;
 
 const TABLE: &str = "demo";
 const KEYS: u64 = 1_000_000;

@@ -3,9 +3,9 @@
 use crate::connection::Connection;
 use anyhow::Result;
 use quoin_load::client::ANSWER_BYTES_MAX;
+use quoin_load::client::Channel;
 use quoin_proto::etcdserverpb::kv_client::KvClient as EtcdClient;
 use quoin_proto::quoin::kv::v1::kv_client::KvClient as QuoinClient;
-use quoin_load::client::Channel;
 
 /// A client of etcd's API.
 pub(super) async fn etcd(connection: &Connection) -> Result<EtcdClient<Channel>> {

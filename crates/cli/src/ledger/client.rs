@@ -4,10 +4,10 @@ use crate::connection::{Connection, Read};
 use crate::output;
 use anyhow::{Context, Result};
 use bytes::Bytes;
+use quoin_load::client::Channel;
 use quoin_proto::quoin::ledger::v1 as pb;
 use quoin_proto::quoin::ledger::v1::get_account_request::{Account as Named, At};
 use quoin_proto::quoin::ledger::v1::ledger_client::LedgerClient;
-use quoin_load::client::Channel;
 use uuid::Uuid;
 
 pub(super) type Client = LedgerClient<Channel>;

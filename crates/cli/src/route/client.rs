@@ -2,9 +2,9 @@
 
 use anyhow::{Context, Result};
 use quoin_load::client::ANSWER_BYTES_MAX;
+use quoin_load::client::Channel;
 use quoin_proto::quoin::route::v1 as pb;
 use quoin_proto::quoin::route::v1::route_client::RouteClient;
-use quoin_load::client::Channel;
 
 /// A client that accepts large answers.
 pub(super) fn client(channel: Channel) -> RouteClient<Channel> {

@@ -3,10 +3,10 @@
 use crate::connection::Connection;
 use anyhow::Result;
 use quoin_load::client::ANSWER_BYTES_MAX;
+use quoin_load::client::Channel;
 use quoin_proto::quoin::table::v1 as pb;
 use quoin_proto::quoin::table::v1::table_client::TableClient;
 use serde_json::json;
-use quoin_load::client::Channel;
 
 pub(super) async fn client(connection: &Connection) -> Result<TableClient<Channel>> {
     Ok(TableClient::new(connection.any().await?).max_decoding_message_size(ANSWER_BYTES_MAX))

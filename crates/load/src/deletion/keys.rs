@@ -1,6 +1,7 @@
 //! The keys of a run: how they come, and how they go.
 
 use super::Way;
+use crate::client::Channel;
 use anyhow::{Context, Result, bail, ensure};
 use bytes::Bytes;
 use quoin_proto::etcdserverpb as etcd;
@@ -10,7 +11,6 @@ use quoin_proto::quoin::kv::v1 as pb;
 use quoin_proto::quoin::kv::v1::kv_client::KvClient;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::task::JoinSet;
-use crate::client::Channel;
 
 /// Puts in a request.
 const BATCH: u64 = 2000;

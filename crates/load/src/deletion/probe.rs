@@ -1,5 +1,6 @@
 //! The other client: one put every ten milliseconds, each by itself.
 
+use crate::client::Channel;
 use hdrhistogram::Histogram;
 use quoin_proto::etcdserverpb as etcd;
 use quoin_proto::etcdserverpb::kv_client::KvClient;
@@ -7,7 +8,6 @@ use serde::Serialize;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::task::{JoinHandle, JoinSet};
-use crate::client::Channel;
 
 const PERIOD: Duration = Duration::from_millis(10);
 /// Longer latencies count as this one: two minutes in microseconds.

@@ -1,6 +1,7 @@
 //! One operation of each case, over etcd's API or `quoin.kv.v1`.
 
 use crate::client::ANSWER_BYTES_MAX;
+use crate::client::Channel;
 use crate::random::Random;
 use crate::runner::Work;
 use anyhow::{Result, anyhow, ensure};
@@ -10,7 +11,6 @@ use quoin_proto::etcdserverpb::kv_client::KvClient;
 use quoin_proto::etcdserverpb::{DeleteRangeRequest, PutRequest, RangeRequest};
 use quoin_proto::quoin::kv::v1 as quoin;
 use std::sync::Arc;
-use crate::client::Channel;
 
 /// Requests in flight while keys are written before a run.
 const FILL_IN_FLIGHT: usize = 128;

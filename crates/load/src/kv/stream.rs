@@ -3,6 +3,7 @@
 
 use super::plan::Plan;
 use crate::client::ANSWER_BYTES_MAX;
+use crate::client::Channel;
 use crate::random::Random;
 use crate::runner::{Client, Count, Shared};
 use anyhow::{Context, Result, anyhow};
@@ -12,7 +13,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
-use crate::client::Channel;
 
 /// How long after the measurement a stream waits for results.
 const RESULTS_TIMEOUT: Duration = Duration::from_secs(5);

@@ -3,6 +3,7 @@
 
 use super::seen::Seen;
 use crate::client;
+use crate::client::Channel;
 use anyhow::{Context, Result, ensure};
 use quoin_proto::etcdserverpb as etcd;
 use quoin_proto::etcdserverpb::kv_client::KvClient;
@@ -12,7 +13,6 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_stream::wrappers::ReceiverStream;
-use crate::client::Channel;
 
 /// Pause before another replica is asked.
 const RETRY_PAUSE: Duration = Duration::from_millis(20);

@@ -1,6 +1,7 @@
 //! Transfers over gRPC: one at a time, in batches, and in batches over streams.
 
 use super::plan::{Maker, Plan};
+use crate::client::Channel;
 use crate::client::ledger::{all_ok, ledger};
 use crate::runner::{Client, Count, ERROR_PAUSE, Shared, Work};
 use anyhow::{Context, Result};
@@ -10,7 +11,6 @@ use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
-use crate::client::Channel;
 
 /// Batches in flight on a stream.
 const STREAM_DEPTH: usize = 4;

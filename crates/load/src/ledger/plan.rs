@@ -1,12 +1,12 @@
 //! The transfers of a run: between which accounts, how many together, with which ids.
 
+use crate::client::Channel;
 use crate::client::ledger::{create_accounts, ledger, transfer};
 use crate::random::Random;
 use anyhow::Result;
 use clap::Args;
 use quoin_proto::quoin::ledger::v1 as pb;
 use std::sync::Arc;
-use crate::client::Channel;
 use uuid::Uuid;
 
 /// The deposit to each account, in cents: more than any run can spend.

@@ -10,6 +10,7 @@ mod worker;
 
 pub(crate) use options::RouteBench;
 
+use crate::client::Channel;
 use crate::options::name_of;
 use crate::report::{Outcome, Report};
 use crate::{client, runner};
@@ -17,7 +18,6 @@ use anyhow::{Context, Result, bail, ensure};
 use options::{Api, Case};
 use std::sync::Arc;
 use std::time::Instant;
-use crate::client::Channel;
 use worker::Worker;
 
 /// Measures the cases in turn.

@@ -2,6 +2,7 @@
 
 use super::options::Api;
 use crate::client::ANSWER_BYTES_MAX;
+use crate::client::Channel;
 use anyhow::Result;
 use bytes::Bytes;
 use prost::Message;
@@ -12,7 +13,6 @@ use quoin_proto::quoin::route::v1::route_client::RouteClient;
 use std::ops::Range;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
-use crate::client::Channel;
 
 /// The group of all rules.
 pub(super) const GROUP: &str = "bench";

@@ -2,6 +2,7 @@
 
 use super::options::Api;
 use super::rules::{self, GROUP};
+use crate::client::Channel;
 use crate::client::{self, ANSWER_BYTES_MAX};
 use crate::runner::{Count, Shared};
 use anyhow::{Context, Result, anyhow};
@@ -16,7 +17,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 use tonic::Streaming;
-use crate::client::Channel;
 
 /// Keys per page of a listing in etcd.
 const PAGE: i64 = 10_000;

@@ -3,6 +3,7 @@
 use super::options::{Api, Case, RouteBench};
 use super::rules;
 use crate::client::ANSWER_BYTES_MAX;
+use crate::client::Channel;
 use crate::random::Random;
 use crate::runner::{Count, Shared, Work};
 use anyhow::{Context, Result, anyhow, ensure};
@@ -16,7 +17,6 @@ use quoin_proto::quoin::v1::{Consistency, Local};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
-use crate::client::Channel;
 
 /// Requests per stream.
 const REQUESTS_PER_STREAM: usize = 1_000;

@@ -11,6 +11,7 @@ mod switch;
 pub(crate) use switch::SwitchBench;
 pub(crate) use switch::run as switch;
 
+use crate::client::Channel;
 use crate::client::{self, ANSWER_BYTES_MAX, publish_and_activate};
 use crate::options::{Load, READY_TIMEOUT, name_of};
 use crate::report::{Outcome, Report};
@@ -25,7 +26,6 @@ use quoin_proto::quoin::table::v1::table_client::TableClient;
 use quoin_proto::quoin::v1::Local;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use crate::client::Channel;
 
 /// A run over a table.
 #[derive(Args, Clone, Debug)]

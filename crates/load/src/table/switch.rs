@@ -5,6 +5,7 @@
 //! version that it names. Requests in flight at a switch, or within [`MOMENT`] after it, are reported apart
 //! from all others.
 
+use crate::client::Channel;
 use crate::client::{self, ANSWER_BYTES_MAX, publish_and_activate};
 use crate::options::{Load, READY_TIMEOUT, seconds};
 use crate::output;
@@ -20,7 +21,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use crate::client::Channel;
 
 /// How long after a switch a request still counts as touched by it.
 const MOMENT: Duration = Duration::from_millis(100);
