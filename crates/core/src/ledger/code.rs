@@ -85,7 +85,7 @@ codes! {
     MaximumExceeded = 20, "maximum_exceeded",
         "the credit account would hold more than its maximum balance, with what is pending";
     /// No such transfer to revert.
-    RevertedUnknown = 21, "reverted_unknown", "the transfer to revert does not exist or was refused";
+    RevertedUnknown = 21, "reverted_unknown", "the transfer to revert does not exist, was refused, or is of the same linked group";
     /// The named transfer has moved nothing, or is a revert.
     NotRevertible = 22, "not_revertible",
         "only a single transfer and a post can be reverted: void a pending one, and repeat a reverted one";

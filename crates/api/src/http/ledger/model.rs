@@ -249,7 +249,8 @@ pub(crate) struct SumPage {
     pub(super) cursor: Option<String>,
 }
 
-/// Accounts to create together, each with its own result, but for linked ones: all of a chain are created, or none is.
+/// Accounts to create together, each with its own result, but for linked ones: all of a chain are created, or none is. What
+/// is wrong in any state, as an unknown currency, refuses all of them.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NewAccounts {
@@ -363,8 +364,8 @@ pub(crate) struct NewTransfer {
     pub(super) client_time: Option<String>,
     /// When it is to be settled (RFC 3339, UTC). It is kept and shown, and nothing else.
     pub(super) settle_time: Option<String>,
-    /// It comes from another book: `client_time` must be in the past, and later than that of the last one imported. A batch
-    /// is imported as a whole, or nothing of it is. Not with a timeout.
+    /// It comes from another book: `client_time` must be in the past, and later than that of the last one imported, of all
+    /// of the ledger. In a batch all are imported or none is; each is judged by itself, unless it is linked. Not with a timeout.
     pub(super) imported: bool,
     /// Only with `pending`: it expires after this many milliseconds.
     pub(super) timeout_ms: Option<u64>,
@@ -510,7 +511,7 @@ pub(crate) enum TransferStatus {
 pub(crate) struct Transfer {
     #[schema(format = "uuid")]
     pub(super) id: String,
-    /// single, pending, post, void, revert; in events and statements also expired.
+    /// single, pending, post, void, revert; in events, statements and queries also expired, with the pending transfer's id.
     pub(super) kind: &'static str,
     pub(super) status: TransferStatus,
     /// Why it was refused, as a stable word.
@@ -533,7 +534,7 @@ pub(crate) struct Transfer {
     /// Of a revert: the transfer that it reverts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) reverted_id: Option<String>,
-    /// The transfer that reverted it. Only in the answer to `GET /v1/transfers/{id}`.
+    /// The transfer that reverted it. Only in answers to reads of transfers, as `GET /v1/transfers/{id}`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) reverted_by: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -548,7 +549,7 @@ pub(crate) struct Transfer {
     pub(super) imported: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) timeout_ms: Option<u64>,
-    /// When a pending transfer expires or expired.
+    /// When a pending transfer expires or expired. Only in answers to reads of transfers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) expires: Option<String>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
