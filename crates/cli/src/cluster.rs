@@ -1,6 +1,7 @@
 //! `quoin cluster`: who the members are, and who leads.
 
 use crate::connection::Connection;
+use crate::outcome::Write as _;
 use crate::{outcome, output};
 use anyhow::{Context, Result, ensure};
 use clap::Subcommand;
@@ -76,13 +77,13 @@ pub(crate) async fn run(cluster: Cluster) -> Result<ExitCode> {
         Cluster::Remove { member, connection } => {
             let channel = connection.leader().await?;
             let id = find(&connection, &member).await?.id;
-            ClusterClient::new(channel).member_remove(MemberRemoveRequest { id }).await?;
+            ClusterClient::new(channel).member_remove(MemberRemoveRequest { id }).await.or_look(look)?;
             say(&connection, id, "removed")
         }
         Cluster::Promote { member, connection } => {
             let channel = connection.leader().await?;
             let id = find(&connection, &member).await?.id;
-            ClusterClient::new(channel).member_promote(MemberPromoteRequest { id }).await?;
+            ClusterClient::new(channel).member_promote(MemberPromoteRequest { id }).await.or_look(look)?;
             say(&connection, id, "votes now")
         }
         Cluster::TransferLeader { member, connection } => {
@@ -92,6 +93,11 @@ pub(crate) async fn run(cluster: Cluster) -> Result<ExitCode> {
             say(&connection, id, "leads now")
         }
     }
+}
+
+/// What to do about a change of members without an answer.
+fn look() -> String {
+    "see who is a member before you send it again (`quoin cluster status`)".into()
 }
 
 fn say(connection: &Connection, id: u64, what: &str) -> Result<ExitCode> {
@@ -210,7 +216,8 @@ async fn add(connection: &Connection, peer: &str, learner: bool) -> Result<ExitC
     ensure!(peer.contains(':'), "{peer:?} is not HOST:PORT");
     let url = if peer.starts_with("http://") { peer.to_string() } else { format!("http://{peer}") };
     let request = MemberAddRequest { peer_ur_ls: vec![url.clone()], is_learner: learner };
-    let reply = ClusterClient::new(connection.leader().await?).member_add(request).await?.into_inner();
+    let reply =
+        ClusterClient::new(connection.leader().await?).member_add(request).await.or_look(look)?.into_inner();
     let member = reply.member.context("the answer does not say which member was added")?;
     let others: Vec<String> = reply
         .members

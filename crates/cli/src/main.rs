@@ -199,7 +199,9 @@ fn run(command: Command) -> Result<ExitCode> {
             write!(std::io::stdout(), "{}", toml::to_string(&quoin_node::Config::default())?)?;
         }
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Arguments::command(), "quoin", &mut std::io::stdout());
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Arguments::command(), "quoin", &mut script);
+            std::io::stdout().write_all(&script)?;
         }
     }
     Ok(ExitCode::SUCCESS)

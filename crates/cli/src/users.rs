@@ -1,6 +1,7 @@
 //! `quoin auth`, `quoin user` and `quoin role`: who may do what.
 
 use crate::connection::Connection;
+use crate::outcome::Write as _;
 use crate::output::{self, text};
 use anyhow::{Result, ensure};
 use clap::{Args, Subcommand, ValueEnum};
@@ -250,6 +251,11 @@ fn prefix_end(prefix: &[u8]) -> Vec<u8> {
     end
 }
 
+/// What to do about a change without an answer.
+fn look() -> String {
+    "see what there is before you send it again (`get` or `status`)".into()
+}
+
 async fn client(connection: &Connection) -> Result<AuthClient<Channel>> {
     Ok(AuthClient::new(connection.any().await?))
 }
@@ -265,11 +271,11 @@ pub(crate) async fn auth(auth: Auth) -> Result<ExitCode> {
             connection.say(&json!({ "enabled": enabled, "auth_revision": revision }), &told)
         }
         Auth::Enable { connection } => {
-            client(&connection).await?.auth_enable(pb::AuthEnableRequest {}).await?;
+            client(&connection).await?.auth_enable(pb::AuthEnableRequest {}).await.or_look(look)?;
             connection.say(&json!({ "enabled": true }), "authentication is on")
         }
         Auth::Disable { connection } => {
-            client(&connection).await?.auth_disable(pb::AuthDisableRequest {}).await?;
+            client(&connection).await?.auth_disable(pb::AuthDisableRequest {}).await.or_look(look)?;
             connection.say(&json!({ "enabled": false }), "authentication is off")
         }
     }
@@ -291,28 +297,36 @@ pub(crate) async fn user(user: User) -> Result<ExitCode> {
             let options = Some(UserAddOptions { no_password });
             let told = format!("user {name} added");
             let add = pb::AuthUserAddRequest { name, password, options, ..Default::default() };
-            client(&connection).await?.user_add(add).await?;
+            client(&connection).await?.user_add(add).await.or_look(look)?;
             done(&connection, &told)
         }
         User::Delete { name, connection } => {
             let told = format!("user {name} deleted");
-            client(&connection).await?.user_delete(pb::AuthUserDeleteRequest { name }).await?;
+            client(&connection).await?.user_delete(pb::AuthUserDeleteRequest { name }).await.or_look(look)?;
             done(&connection, &told)
         }
         User::Passwd { name, password, connection } => {
             let (told, password) = (format!("user {name} has another password"), password.read()?);
             let change = pb::AuthUserChangePasswordRequest { name, password, ..Default::default() };
-            client(&connection).await?.user_change_password(change).await?;
+            client(&connection).await?.user_change_password(change).await.or_look(look)?;
             done(&connection, &told)
         }
         User::Grant { name: user, role, connection } => {
             let told = format!("user {user} has the role {role}");
-            client(&connection).await?.user_grant_role(pb::AuthUserGrantRoleRequest { user, role }).await?;
+            client(&connection)
+                .await?
+                .user_grant_role(pb::AuthUserGrantRoleRequest { user, role })
+                .await
+                .or_look(look)?;
             done(&connection, &told)
         }
         User::Revoke { name, role, connection } => {
             let told = format!("user {name} has the role {role} no more");
-            client(&connection).await?.user_revoke_role(pb::AuthUserRevokeRoleRequest { name, role }).await?;
+            client(&connection)
+                .await?
+                .user_revoke_role(pb::AuthUserRevokeRoleRequest { name, role })
+                .await
+                .or_look(look)?;
             done(&connection, &told)
         }
     }
@@ -328,26 +342,26 @@ pub(crate) async fn role(role: Role) -> Result<ExitCode> {
         Role::Get { name, connection } => show(&connection, name).await,
         Role::Add { name, connection } => {
             let told = format!("role {name} added");
-            client(&connection).await?.role_add(pb::AuthRoleAddRequest { name }).await?;
+            client(&connection).await?.role_add(pb::AuthRoleAddRequest { name }).await.or_look(look)?;
             done(&connection, &told)
         }
         Role::Delete { name: role, connection } => {
             let told = format!("role {role} deleted");
-            client(&connection).await?.role_delete(pb::AuthRoleDeleteRequest { role }).await?;
+            client(&connection).await?.role_delete(pb::AuthRoleDeleteRequest { role }).await.or_look(look)?;
             done(&connection, &told)
         }
         Role::Grant { name, rights, keys, connection } => {
             let (told, (key, end)) = (format!("role {name} grants it"), keys.range());
             let perm = Permission { perm_type: rights as i32, key: key.into(), range_end: end.into() };
             let grant = pb::AuthRoleGrantPermissionRequest { name, perm: Some(perm) };
-            client(&connection).await?.role_grant_permission(grant).await?;
+            client(&connection).await?.role_grant_permission(grant).await.or_look(look)?;
             done(&connection, &told)
         }
         Role::Revoke { name: role, keys, connection } => {
             let (told, (key, end)) = (format!("role {role} grants it no more"), keys.range());
             let (key, range_end) = (key.into(), end.into());
             let revoke = pb::AuthRoleRevokePermissionRequest { role, key, range_end };
-            client(&connection).await?.role_revoke_permission(revoke).await?;
+            client(&connection).await?.role_revoke_permission(revoke).await.or_look(look)?;
             done(&connection, &told)
         }
         Role::GrantPart { name: role, part, rights, connection } => {

@@ -2,6 +2,7 @@
 
 use super::client;
 use crate::connection::{Connection, Read};
+use crate::outcome::Write as _;
 use crate::{outcome, output};
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
@@ -10,6 +11,7 @@ use quoin_proto::etcdserverpb as etcd;
 use quoin_proto::mvccpb::KeyValue;
 use quoin_proto::quoin::kv::v1 as quoin;
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -172,17 +174,24 @@ fn show(connection: &Connection, kvs: &[KeyValue]) -> Result<()> {
     Ok(())
 }
 
+/// What to do about a write of keys without an answer. Sent again it might undo what others wrote since, or be refused
+/// because it was done.
+fn look(keys: &str) -> String {
+    format!("read {keys} before you send it again (`quoin kv get`)")
+}
+
 pub(super) async fn put(put: Put) -> Result<ExitCode> {
     let Put { key, value, ttl, if_absent, connection } = put;
     let absent = quoin::Condition { what: Some(quoin::condition::What::Absent(true)) };
     let request = quoin::PutRequest {
-        key: key.into(),
+        key: key.clone().into(),
         value: value.into(),
         ttl: ttl.map(|ttl| quoin::put_request::Ttl::TtlMs(ttl.as_millis() as u64)),
         conditions: if_absent.then_some(absent).into_iter().collect(),
         ..Default::default()
     };
-    let reply = client::quoin(&connection).await?.put(request).await?.into_inner();
+    let look = look(&key);
+    let reply = client::quoin(&connection).await?.put(request).await.or_look(|| look)?.into_inner();
     if reply.outcome() != quoin::Outcome::Done {
         return outcome::refuse("the key exists");
     }
@@ -198,8 +207,9 @@ pub(super) async fn del(del: Del) -> Result<ExitCode> {
     let Del { key, if_version, connection, .. } = del;
     let condition = |version| quoin::Condition { what: Some(quoin::condition::What::Version(version)) };
     let conditions = if_version.map(condition).into_iter().collect();
+    let look = look(&key);
     let request = quoin::DeleteRequest { key: key.into(), conditions, return_deleted: true };
-    let reply = client::quoin(&connection).await?.delete(request).await?.into_inner();
+    let reply = client::quoin(&connection).await?.delete(request).await.or_look(|| look)?.into_inner();
     match reply.outcome() {
         quoin::Outcome::Done if reply.existed => {
             let value = reply.deleted.map(|record| output::text(&record.value)).unwrap_or_default();
@@ -216,7 +226,8 @@ pub(super) async fn del(del: Del) -> Result<ExitCode> {
 async fn delete_prefix(prefix: &str, connection: &Connection) -> Result<ExitCode> {
     let key = prefix.to_owned().into();
     let request = etcd::DeleteRangeRequest { key, range_end: range_end(prefix, true), ..Default::default() };
-    let deleted = client::etcd(connection).await?.delete_range(request).await?.into_inner().deleted;
+    let deleted =
+        client::etcd(connection).await?.delete_range(request).await.or_send_again()?.into_inner().deleted;
     let keys = if deleted == 1 { "key" } else { "keys" };
     connection.say(&json!({ "deleted": deleted }), &format!("deleted {deleted} {keys}"))
 }
@@ -255,7 +266,9 @@ async fn compare_and_write(
         success: then.iter().map(write).collect(),
         failure: otherwise.iter().map(write).collect(),
     };
-    let reply = client::etcd(connection).await?.txn(request).await?.into_inner();
+    let keys = conditions.iter().chain(then).chain(otherwise).map(|(key, _)| key.as_str());
+    let keys = keys.collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(", ");
+    let reply = client::etcd(connection).await?.txn(request).await.or_look(|| look(&keys))?.into_inner();
     if reply.succeeded {
         return connection.say(&json!({ "outcome": "done" }), "done");
     }

@@ -1,14 +1,18 @@
 //! `quoin ledger account`: create, show, list, set.
 
-use super::client::{Client, client, find, find_at, halves, id_bytes, id_text, join};
+use super::client::{Client, client, find, find_at, halves, id_bytes, id_text, join, time_text};
+use super::pages::{Entry, List, count};
 use crate::connection::{Connection, Read};
+use crate::outcome::Write as _;
 use crate::{outcome, output};
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, Subcommand, ValueEnum};
 use quoin_core::ledger::{format_amount, format_signed, iso_scale, parse_amount};
 use quoin_proto::quoin::ledger::v1 as pb;
 use quoin_proto::quoin::ledger::v1::get_account_request::At;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::io::Write;
 use std::process::ExitCode;
 use uuid::Uuid;
 
@@ -35,8 +39,14 @@ pub(crate) enum Account {
     /// List accounts
     List {
         /// Maximum number of accounts
-        #[arg(long, default_value_t = 100)]
-        limit: u32,
+        #[arg(long, default_value_t = 100, value_name = "NUMBER", value_parser = count, allow_negative_numbers = true)]
+        limit: u64,
+        /// List all of them
+        #[arg(long, conflicts_with = "limit")]
+        all: bool,
+        /// Go on where a page ended: the id that it named
+        #[arg(long, value_name = "UUID")]
+        after: Option<Uuid>,
         #[command(flatten)]
         read: Read,
         #[command(flatten)]
@@ -52,7 +62,7 @@ pub(crate) enum Account {
         #[command(flatten)]
         rule: Rule,
         /// Let the account hold at most this much, with what is pending; `none` for no bound
-        #[arg(long, value_name = "AMOUNT")]
+        #[arg(long, value_name = "AMOUNT", allow_negative_numbers = true)]
         maximum: Option<String>,
         #[command(flatten)]
         connection: Connection,
@@ -62,8 +72,8 @@ pub(crate) enum Account {
 /// An account to create.
 #[derive(Args)]
 pub(crate) struct Create {
-    /// Number of the account, unique: the name that people use
-    number: String,
+    /// Number of the account, unique: the name that people use; without one it has only its id
+    number: Option<String>,
     /// Code of ISO 4217, or of a custom unit
     #[arg(long)]
     currency: String,
@@ -73,10 +83,10 @@ pub(crate) struct Create {
     #[command(flatten)]
     rule: Rule,
     /// Let the account hold at most this much, with what is pending; 0: credits never exceed debits
-    #[arg(long, value_name = "AMOUNT")]
+    #[arg(long, value_name = "AMOUNT", allow_negative_numbers = true)]
     maximum: Option<String>,
     /// Deposit this much, from @world/ and the currency, together with the creation
-    #[arg(long, value_name = "AMOUNT")]
+    #[arg(long, value_name = "AMOUNT", allow_negative_numbers = true)]
     initial_balance: Option<String>,
     /// Let it wait: no transfers until `set --status active`
     #[arg(long)]
@@ -95,7 +105,7 @@ pub(crate) struct Create {
 #[derive(Args, Default)]
 pub(crate) struct Rule {
     /// Let the balance go this far below zero
-    #[arg(long, value_name = "AMOUNT", group = "overdraft")]
+    #[arg(long, value_name = "AMOUNT", group = "overdraft", allow_negative_numbers = true)]
     limit: Option<String>,
     /// Let the balance go below zero without limit
     #[arg(long, group = "overdraft")]
@@ -118,13 +128,11 @@ pub(super) async fn run(account: Account) -> Result<ExitCode> {
         Account::Show { account, at_revision, at_time_ms, read, connection } => {
             let at = at_revision.map(At::Revision).or(at_time_ms.map(At::TimeMs));
             let account = find_at(&mut client(&connection).await?, &account, at, read).await?;
-            show(&connection, &[account])
+            show(&connection, &account)
         }
-        Account::List { limit, read, connection } => {
-            let consistency = read.consistency();
-            let request = pb::ListAccountsRequest { limit, consistency, ..Default::default() };
-            let found = client(&connection).await?.list_accounts(request).await?.into_inner();
-            show(&connection, &found.accounts)
+        Account::List { limit, all, after, read, connection } => {
+            let list = List::new(&connection, "accounts", HEAD, limit, all);
+            self::list(&mut client(&connection).await?, list, after, read).await
         }
         Account::Set { account, status, rule, maximum, connection } => {
             let mut client = client(&connection).await?;
@@ -137,8 +145,13 @@ pub(super) async fn run(account: Account) -> Result<ExitCode> {
 async fn create(account: Create) -> Result<ExitCode> {
     let Create { number, currency, id, rule, maximum, initial_balance, pending, data, metadata, connection } =
         account;
+    let number = number.map_or(Ok(String::new()), |number| match number.is_empty() {
+        true => bail!("the number is empty: give one, or leave it out for an account that has only its id"),
+        false => Ok(number),
+    })?;
+    let id = id.unwrap_or_else(Uuid::now_v7);
     let mut account = pb::Account {
-        id: id_bytes(id.unwrap_or_else(Uuid::now_v7)),
+        id: id_bytes(id),
         number,
         user_data: data,
         status: if pending { pb::Status::Pending } else { pb::Status::Active }.into(),
@@ -158,8 +171,13 @@ async fn create(account: Create) -> Result<ExitCode> {
     account.maximum = maximum.map(|most| amount_of(&most, scale)).transpose()?;
     account.opening = initial_balance.map(|amount| amount_of(&amount, scale)).transpose()?;
     let request = pb::CreateAccountsRequest { accounts: vec![account] };
-    let mut results = client(&connection).await?.create_accounts(request).await?.into_inner().results;
-    let result = results.pop().context("an answer without a result")?;
+    let answer = client(&connection).await?.create_accounts(request).await;
+    let result = answer
+        .or_repeat_with_id(&id.to_string())?
+        .into_inner()
+        .results
+        .pop()
+        .context("an answer without a result")?;
     match result.account {
         Some(account) => connection.say(&as_json(&account), &id_text(&account.id)),
         None => outcome::refuse(result.refused),
@@ -197,7 +215,13 @@ async fn set(
         no_maximum,
         ..Default::default()
     };
-    client.update_account(request).await?.into_inner().account.context("an answer without an account")
+    client
+        .update_account(request)
+        .await
+        .or_send_again()?
+        .into_inner()
+        .account
+        .context("an answer without an account")
 }
 
 fn rule_of(rule: &Rule, scale: Option<u32>) -> Result<Option<(pb::Rule, u128)>> {
@@ -263,6 +287,15 @@ fn as_json(account: &pb::Account) -> Value {
         "maximum": maximum_text(account),
         "created_revision": account.created_revision,
     });
+    if !account.user_data.is_empty() {
+        value["data"] = account.user_data.clone().into();
+    }
+    if !account.metadata.is_empty() {
+        value["metadata"] = json!(account.metadata.iter().collect::<BTreeMap<_, _>>());
+    }
+    if account.created_ms > 0 {
+        value["created"] = time_text(account.created_ms).into();
+    }
     if let Some(balances) = &account.balances {
         value["balance"] = balance(balances, account.scale).into();
         value["locked"] = locked(balances, account.scale).into();
@@ -270,28 +303,49 @@ fn as_json(account: &pb::Account) -> Value {
     value
 }
 
-fn show(connection: &Connection, accounts: &[pb::Account]) -> Result<ExitCode> {
+/// Lists accounts by id.
+async fn list(client: &mut Client, mut list: List, after: Option<Uuid>, read: Read) -> Result<ExitCode> {
+    let (mut after, mut more) = (after.map(id_bytes).unwrap_or_default(), true);
+    while more && list.page() > 0 {
+        let (limit, consistency) = (list.page(), read.consistency());
+        let request = pb::ListAccountsRequest { after, limit, consistency, ..Default::default() };
+        let page = client.list_accounts(request).await?.into_inner();
+        let entry = |account: &pb::Account| -> Entry { (cells(account), as_json(account)) };
+        list.print(page.accounts.iter().map(entry).collect())?;
+        (after, more) = (page.next, page.more);
+    }
+    list.end(more.then(|| ("after", id_text(&after))))
+}
+
+const HEAD: &[&str] = &["account", "currency", "balance", "locked", "overdraft", "maximum", "status"];
+
+fn cells(account: &pb::Account) -> Vec<String> {
+    let none = pb::Balances::default();
+    let balances = account.balances.as_ref().unwrap_or(&none);
+    vec![
+        if account.number.is_empty() { id_text(&account.id) } else { account.number.clone() },
+        account.currency.clone(),
+        balance(balances, account.scale),
+        locked(balances, account.scale),
+        rule_text(account),
+        maximum_text(account),
+        status_text(account).into(),
+    ]
+}
+
+/// Shows an account, and below it what is kept with it.
+fn show(connection: &Connection, account: &pb::Account) -> Result<ExitCode> {
     if connection.json {
-        output::json(&accounts.iter().map(as_json).collect::<Value>())?;
+        output::json(&as_json(account))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let none = pb::Balances::default();
-    let row = |account: &pb::Account| {
-        let balances = account.balances.as_ref().unwrap_or(&none);
-        let (balance, locked) = (balance(balances, account.scale), locked(balances, account.scale));
-        let name = if account.number.is_empty() { id_text(&account.id) } else { account.number.clone() };
-        let status = status_text(account).into();
-        vec![
-            name,
-            account.currency.clone(),
-            balance,
-            locked,
-            rule_text(account),
-            maximum_text(account),
-            status,
-        ]
-    };
-    let rows: Vec<_> = accounts.iter().map(row).collect();
-    output::table(&["account", "currency", "balance", "locked", "overdraft", "maximum", "status"], &rows)?;
+    output::table(HEAD, &[cells(account)])?;
+    let mut out = std::io::stdout().lock();
+    if !account.user_data.is_empty() {
+        writeln!(out, "data: {}", account.user_data)?;
+    }
+    for (name, value) in account.metadata.iter().collect::<BTreeMap<_, _>>() {
+        writeln!(out, "{name}={value}")?;
+    }
     Ok(ExitCode::SUCCESS)
 }

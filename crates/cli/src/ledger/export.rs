@@ -2,7 +2,8 @@
 //! were recorded.
 //!
 //! Amounts are decimal text with all places of their currency. Parquet also has them in minor units,
-//! DECIMAL(38, 0).
+//! DECIMAL(38, 0). `amount` is what was moved or set aside; `requested_amount` and the columns after it are the request, so
+//! that the file can be replayed. Columns are only added, at the end.
 
 use super::client::{client, code_name, id_text, join, kind_name};
 use super::journal::{Entry, Journal};
@@ -16,6 +17,7 @@ use parquet::file::properties::WriterProperties;
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
 use quoin_core::ledger::format_amount;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -58,6 +60,31 @@ const TEXTS: [&str; 9] = [
     "reference",
 ];
 
+/// Columns that came later: in Parquet they follow the amount in minor units.
+const MORE: [&str; 21] = [
+    "debit_number",
+    "credit_number",
+    "requested_amount",
+    "pending_id",
+    "reverted_id",
+    "code",
+    "user_data",
+    "user_data_128",
+    "user_data_64",
+    "user_data_32",
+    "metadata",
+    "timeout_ms",
+    "linked",
+    "balancing",
+    "closing",
+    "client_time_ms",
+    "settle_time_ms",
+    "imported",
+    "requested_currency",
+    "requested_debit_account",
+    "requested_credit_account",
+];
+
 /// A transfer as it is written.
 struct Row {
     revision: i64,
@@ -65,6 +92,8 @@ struct Row {
     time_ms: i64,
     /// In the order of [`TEXTS`].
     texts: [String; 9],
+    /// In the order of [`MORE`]; what is 0 or absent is empty, metadata is a JSON object.
+    more: [String; 21],
     /// The amount in minor units; `None` if the currency is unknown or the amount too large.
     minor: Option<u128>,
 }
@@ -100,10 +129,37 @@ fn row(entry: Entry, journal: &Journal) -> Result<Row> {
     } else {
         (&asked.debit_account, &asked.credit_account)
     };
-    let units = if done { moved } else { join(asked.amount, asked.amount_high) };
+    let requested = join(asked.amount, asked.amount_high);
+    let units = if done { moved } else { requested };
     let known = journal.accounts.get(debit).or_else(|| journal.accounts.get(credit));
     let amount = |units| known.map_or(String::new(), |account| format_amount(units, account.scale));
     let id = |id: &bytes::Bytes| if id.is_empty() { String::new() } else { id_text(id) };
+    let extra = asked.extra.as_deref().cloned().unwrap_or_default();
+    let account = |id| journal.accounts.get(id).map_or(String::new(), |account| account.number.clone());
+    let metadata: BTreeMap<_, _> = extra.metadata.iter().collect();
+    let more = [
+        account(debit),
+        account(credit),
+        if requested > 0 { amount(requested) } else { String::new() },
+        id(&asked.pending_id),
+        id(&asked.reverted_id),
+        unless_zero(asked.code),
+        asked.user_data.clone(),
+        unless_zero(join(extra.user_data_128, extra.user_data_128_high)),
+        unless_zero(extra.user_data_64),
+        unless_zero(extra.user_data_32),
+        if metadata.is_empty() { String::new() } else { serde_json::to_string(&metadata)? },
+        unless_zero(asked.timeout_ms),
+        if asked.linked { "true".into() } else { String::new() },
+        sides(asked.balancing_debit, asked.balancing_credit).into(),
+        sides(asked.closing_debit, asked.closing_credit).into(),
+        unless_zero(asked.client_time_ms),
+        unless_zero(asked.settle_time_ms),
+        if asked.imported { "true".into() } else { String::new() },
+        asked.currency.clone(),
+        id(&asked.debit_account),
+        id(&asked.credit_account),
+    ];
     Ok(Row {
         revision: i64::try_from(recorded.revision)?,
         position: i32::try_from(recorded.position)?,
@@ -119,8 +175,25 @@ fn row(entry: Entry, journal: &Journal) -> Result<Row> {
             known.map_or(asked.currency, |account| account.currency.clone()),
             asked.reference,
         ],
+        more,
         minor: Some(units).filter(|units| known.is_some() && *units <= DECIMAL_MAX),
     })
+}
+
+fn unless_zero(number: impl Into<u128>) -> String {
+    match number.into() {
+        0 => String::new(),
+        number => number.to_string(),
+    }
+}
+
+fn sides(debit: bool, credit: bool) -> &'static str {
+    match (debit, credit) {
+        (false, false) => "",
+        (true, false) => "debit",
+        (false, true) => "credit",
+        (true, true) => "both",
+    }
 }
 
 enum Sink {
@@ -137,17 +210,19 @@ impl Sink {
                     Some(path) => Box::new(BufWriter::new(create(path)?)),
                     None => Box::new(BufWriter::new(std::io::stdout())),
                 };
-                writeln!(out, "revision,position,time_ms,{}", TEXTS.join(","))?;
+                writeln!(out, "revision,position,time_ms,{},{}", TEXTS.join(","), MORE.join(","))?;
                 Ok(Self::Csv(out))
             }
             (Format::Parquet, path) => {
                 let file = BufWriter::new(create(path.context("Parquet needs --output FILE")?)?);
-                let texts: String =
-                    TEXTS.iter().map(|name| format!("REQUIRED BYTE_ARRAY {name} (UTF8);")).collect();
+                let texts = |names: &[&str]| -> String {
+                    names.iter().map(|name| format!("REQUIRED BYTE_ARRAY {name} (UTF8);")).collect()
+                };
+                let (texts, more) = (texts(&TEXTS), texts(&MORE));
                 let schema = format!(
                     "message transfers {{ REQUIRED INT64 revision; REQUIRED INT32 position; \
                      REQUIRED INT64 time (TIMESTAMP(MILLIS,true)); {texts} \
-                     OPTIONAL FIXED_LEN_BYTE_ARRAY(16) amount_minor (DECIMAL(38,0)); }}"
+                     OPTIONAL FIXED_LEN_BYTE_ARRAY(16) amount_minor (DECIMAL(38,0)); {more} }}"
                 );
                 let properties = WriterProperties::builder().set_compression(Compression::SNAPPY).build();
                 let schema = Arc::new(parse_message_type(&schema)?);
@@ -160,8 +235,8 @@ impl Sink {
     fn write(&mut self, rows: Vec<Row>) -> Result<()> {
         match self {
             Self::Csv(out) => {
-                for Row { revision, position, time_ms, texts, .. } in rows {
-                    let cells: Vec<String> = texts.iter().map(|text| csv_cell(text)).collect();
+                for Row { revision, position, time_ms, texts, more, .. } in rows {
+                    let cells: Vec<String> = texts.iter().chain(&more).map(|text| csv_cell(text)).collect();
                     writeln!(out, "{revision},{position},{time_ms},{}", cells.join(","))?;
                 }
             }
@@ -206,7 +281,9 @@ fn write_group(writer: &mut SerializedFileWriter<BufWriter<File>>, rows: &[Row])
                 column.write_batch(&numbers, None, None)?;
             }
             ColumnWriter::ByteArrayColumnWriter(column) => {
-                let cells: Vec<ByteArray> = rows.iter().map(|row| row.texts[text].as_str().into()).collect();
+                let cell =
+                    |row: &Row| row.texts.iter().chain(&row.more).nth(text).map(|text| text.as_str().into());
+                let cells: Vec<ByteArray> = rows.iter().filter_map(cell).collect();
                 column.write_batch(&cells, None, None)?;
                 text += 1;
             }
@@ -256,6 +333,7 @@ mod tests {
             position: 7,
             time_ms: 1_000,
             texts: TEXTS.map(str::to_owned),
+            more: MORE.map(str::to_owned),
             minor,
         };
         sink.write(vec![row(1, Some(1250)), row(2, None)]).unwrap();
@@ -266,6 +344,7 @@ mod tests {
         assert_eq!((rows[1].get_long(0).unwrap(), rows[0].get_int(1).unwrap()), (2, 7));
         assert_eq!(rows[0].get_string(8).unwrap(), "amount");
         assert_eq!(rows[0].get_decimal(12).unwrap().data()[14..], [4, 226]);
+        assert_eq!(rows[0].get_string(16).unwrap(), "pending_id");
         assert!(rows[1].get_decimal(12).is_err(), "no amount where none is known");
     }
 }

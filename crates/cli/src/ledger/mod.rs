@@ -3,14 +3,18 @@
 //!
 //! `account.rs`, `transfer.rs` and `statement.rs` are the daily commands. `journal.rs` reads everything that
 //! happened, for `export.rs` (CSV, Parquet), `verify.rs` (the proof) and `proof.rs` (that of the indexes); `query.rs`
-//! finds transfers and adds accounts up.
+//! finds transfers and adds accounts up. `recorded.rs` is how transfers are shown, `pages.rs` how lists are.
+//!
+//! Whatever writes says with its error whether it may have been done (`outcome.rs`).
 
 mod account;
 mod client;
 mod export;
 mod journal;
+mod pages;
 mod proof;
 mod query;
+mod recorded;
 mod statement;
 mod transfer;
 mod verify;
@@ -18,6 +22,7 @@ mod verify;
 pub(crate) use verify::prove;
 
 use crate::connection::Connection;
+use crate::outcome::Write as _;
 use anyhow::Result;
 use clap::Subcommand;
 use quoin_proto::quoin::ledger::v1 as pb;
@@ -47,6 +52,8 @@ pub(crate) enum Ledger {
     Void(transfer::Void),
     /// Move back what a transfer or a post has moved, once
     Revert(transfer::Revert),
+    /// Show a transfer: its state, why it was refused, what ended or reverted it
+    Show(recorded::Show),
     /// Show an account's transfers with the balance after each, newest first
     Statement(statement::Statement),
     /// Find transfers by account, reference, code, user data or status
@@ -70,13 +77,14 @@ pub(crate) async fn run(ledger: Ledger) -> Result<ExitCode> {
         Ledger::Account(account) => account::run(account).await,
         Ledger::Currency { code, scale, connection } => {
             let request = pb::CreateCurrencyRequest { code, scale };
-            client::client(&connection).await?.create_currency(request).await?;
+            client::client(&connection).await?.create_currency(request).await.or_send_again()?;
             connection.say(&json!({ "outcome": "done" }), "done")
         }
         Ledger::Transfer(transfer) => transfer::transfer(transfer).await,
         Ledger::Post(post) => transfer::post(post).await,
         Ledger::Void(void) => transfer::void(void).await,
         Ledger::Revert(revert) => transfer::revert(revert).await,
+        Ledger::Show(show) => recorded::show(show).await,
         Ledger::Statement(statement) => statement::statement(statement).await,
         Ledger::Transfers(wanted) => query::transfers(wanted).await,
         Ledger::Sum(wanted) => query::sum(wanted).await,

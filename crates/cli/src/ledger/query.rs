@@ -2,15 +2,17 @@
 //! fast.
 
 use super::account::{balance, locked};
-use super::client::{Client, client, code_name, find, find_at, id_text, join, kind_name};
+use super::client::{Known, client, find_at, id_text, join, kind_name};
+use super::pages::{Entry, List, count};
+use super::recorded::{accounts, amount, fields, object, status};
 use crate::connection::{Connection, Read};
+use crate::outcome::Write as _;
 use crate::output;
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
-use quoin_core::ledger::format_amount;
 use quoin_proto::quoin::ledger::v1 as pb;
 use serde_json::json;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 /// A query for transfers.
@@ -44,8 +46,14 @@ pub(crate) struct Transfers {
     #[arg(long)]
     newest: bool,
     /// Maximum number of transfers
-    #[arg(long, default_value_t = 20)]
-    limit: u32,
+    #[arg(long, default_value_t = 20, value_name = "NUMBER", value_parser = count, allow_negative_numbers = true)]
+    limit: u64,
+    /// Show all of them
+    #[arg(long, conflicts_with = "limit")]
+    all: bool,
+    /// Go on where a page with the same filters and order ended
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "CURSOR")]
+    cursor: String,
     #[command(flatten)]
     read: Read,
     #[command(flatten)]
@@ -87,12 +95,12 @@ pub(crate) struct Sum {
 /// The indexes of transfers.
 #[derive(Args)]
 pub(crate) struct Indexes {
-    /// Keep these from now on, and no others [default: only show what is kept]
+    /// Keep these from now on, and no others; --unique-references leaves them as they are [default: only show what is kept]
     #[arg(long, value_enum, value_delimiter = ',', value_name = "INDEX,...")]
     set: Option<Vec<Index>>,
-    /// Refuse a transfer if another one since now has its reference
-    #[arg(long, requires = "set")]
-    unique_references: bool,
+    /// Refuse a transfer if another one since now has its reference, or no longer; --set leaves it as it is
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    unique_references: Option<bool>,
     #[command(flatten)]
     connection: Connection,
 }
@@ -142,49 +150,56 @@ pub(super) async fn transfers(wanted: Transfers) -> Result<ExitCode> {
         user_data_32: wanted.user_data_32,
         status: status.into(),
         order: order.into(),
-        limit: wanted.limit,
+        cursor: wanted.cursor,
         consistency: wanted.read.consistency(),
         ..Default::default()
     };
+    let mut list = List::new(&wanted.connection, "transfers", HEAD, wanted.limit, wanted.all);
+    let mut known = Known::new(wanted.read);
     // A page may end early; the cursor does not depend on the limit.
-    let mut found = Vec::new();
     loop {
+        request.limit = list.page();
         let page = client.query_transfers(request.clone()).await?.into_inner();
-        found.extend(page.transfers);
-        request.limit = wanted.limit.saturating_sub(u32::try_from(found.len()).unwrap_or(u32::MAX));
+        let found = page.transfers.iter().map(both).collect::<Result<Vec<_>>>()?;
+        known
+            .learn(&mut client, found.iter().flat_map(|(recorded, asked)| accounts(recorded, asked)))
+            .await?;
+        let states = page.transfers.iter().map(pb::FoundTransfer::state);
+        let entry = |((recorded, asked), state)| entry(recorded, asked, state, &known);
+        list.print(found.into_iter().zip(states).map(entry).collect())?;
         request.cursor = page.cursor;
-        if request.cursor.is_empty() || request.limit == 0 {
+        if request.cursor.is_empty() || list.page() == 0 {
             break;
         }
     }
-    show(&wanted.connection, &mut client, &found).await
+    list.end((!request.cursor.is_empty()).then_some(("cursor", request.cursor)))
 }
 
-async fn show(connection: &Connection, client: &mut Client, found: &[pb::FoundTransfer]) -> Result<ExitCode> {
-    let head = ["place", "id", "kind", "status", "amount", "reference"];
-    let (mut rows, mut scales) = (Vec::with_capacity(found.len()), HashMap::new());
-    for one in found {
-        let recorded = one.transfer.as_ref().context("an answer without a transfer")?;
-        let asked = recorded.transfer.as_ref().context("an answer without a transfer")?;
-        let status = match (recorded.code(), one.state()) {
-            (pb::Code::Ok, pb::PendingState::None) => "done".into(),
-            (pb::Code::Ok, pb::PendingState::Open) => "pending".into(),
-            (pb::Code::Ok, state) => state.as_str_name().trim_start_matches("PENDING_STATE_").to_lowercase(),
-            (code, _) => code_name(code),
-        };
-        let mut amount = String::new();
-        if recorded.code() == pb::Code::Ok {
-            let account = &recorded.debit_account;
-            if !scales.contains_key(account) {
-                scales.insert(account.clone(), find(client, &id_text(account)).await?.scale);
-            }
-            amount = format_amount(join(recorded.moved, recorded.moved_high), scales[account]);
-        }
-        let place = format!("{}.{}", recorded.revision, recorded.position);
-        let kind = kind_name(asked.kind());
-        rows.push(vec![place, id_text(&asked.id), kind, status, amount, asked.reference.clone()]);
-    }
-    print(connection, &head, &rows)
+const HEAD: &[&str] =
+    &["place", "id", "kind", "status", "debit", "credit", "amount", "currency", "reference"];
+
+/// A transfer with its result, and as it was asked for.
+fn both(found: &pb::FoundTransfer) -> Result<(&pb::Recorded, &pb::Transfer)> {
+    let recorded = found.transfer.as_ref().context("an answer without a transfer")?;
+    let asked = recorded.transfer.as_ref().context("an answer without a transfer")?;
+    Ok((recorded, asked))
+}
+
+fn entry(recorded: &pb::Recorded, asked: &pb::Transfer, state: pb::PendingState, known: &Known) -> Entry {
+    let [debit, credit] = accounts(recorded, asked);
+    let currency = known.get(debit).map_or(&asked.currency, |account| &account.currency);
+    let cells = vec![
+        format!("{}.{}", recorded.revision, recorded.position),
+        id_text(&asked.id),
+        kind_name(asked.kind()),
+        status(recorded.code(), state),
+        known.name(debit),
+        known.name(credit),
+        amount(recorded, asked, known),
+        currency.clone(),
+        asked.reference.clone(),
+    ];
+    (cells, object(fields(recorded, asked, state, known)))
 }
 
 pub(super) async fn sum(wanted: Sum) -> Result<ExitCode> {
@@ -257,29 +272,36 @@ fn add(all: &mut pb::Balances, more: &pb::Balances) -> Option<()> {
 
 pub(super) async fn indexes(wanted: Indexes) -> Result<ExitCode> {
     let mut client = client(&wanted.connection).await?;
-    let states = match wanted.set {
-        None => client.get_indexes(pb::GetIndexesRequest::default()).await?,
-        Some(on) => {
-            let number = |index: Index| match index {
-                Index::None => None,
-                Index::Reference => Some(pb::Index::Reference.into()),
-                Index::UserData128 => Some(pb::Index::UserData128.into()),
-                Index::UserData64 => Some(pb::Index::UserData64.into()),
-                Index::UserData32 => Some(pb::Index::UserData32.into()),
-                Index::Code => Some(pb::Index::Code.into()),
-            };
-            let on = on.into_iter().filter_map(number).collect();
-            let unique_references = wanted.unique_references;
-            client.set_indexes(pb::SetIndexesRequest { on, unique_references }).await?
-        }
-    };
-    let states = states.into_inner();
+    let mut states = client.get_indexes(pb::GetIndexesRequest::default()).await?.into_inner();
+    if wanted.set.is_some() || wanted.unique_references.is_some() {
+        // A request sets both; what is not named stays.
+        let on = match wanted.set {
+            Some(set) => set.into_iter().filter_map(number).map(Into::into).collect(),
+            None => states.on.iter().map(|one| one.index).collect(),
+        };
+        let unique_references = wanted.unique_references.unwrap_or(states.unique_references_since > 0);
+        let request = pb::SetIndexesRequest { on, unique_references };
+        states = client.set_indexes(request).await.or_send_again()?.into_inner();
+    }
     let mut rows = vec![vec!["account".into(), "always".into()]];
     rows.extend(states.on.iter().map(|one| vec![index_name(one.index()), one.since_revision.to_string()]));
-    if states.unique_references_since > 0 {
-        rows.push(vec!["unique references".into(), states.unique_references_since.to_string()]);
-    }
+    let unique = match states.unique_references_since {
+        0 => "off".into(),
+        since => since.to_string(),
+    };
+    rows.push(vec!["unique references".into(), unique]);
     print(&wanted.connection, &["index", "since"], &rows)
+}
+
+fn number(index: Index) -> Option<pb::Index> {
+    match index {
+        Index::None => None,
+        Index::Reference => Some(pb::Index::Reference),
+        Index::UserData128 => Some(pb::Index::UserData128),
+        Index::UserData64 => Some(pb::Index::UserData64),
+        Index::UserData32 => Some(pb::Index::UserData32),
+        Index::Code => Some(pb::Index::Code),
+    }
 }
 
 /// `user_data_64` for `INDEX_USER_DATA_64`.

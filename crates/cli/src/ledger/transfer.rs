@@ -1,13 +1,14 @@
 //! `quoin ledger transfer`, `post`, `void` and `revert`.
 
-use super::client::{Client, client, code_name, find, halves, id_bytes, id_text, join};
+use super::client::{Client, client, code_name, code_text, find, halves, id_bytes, id_text, join};
 use crate::connection::Connection;
 use crate::outcome;
+use crate::outcome::Write as _;
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use quoin_core::ledger::{format_amount, parse_amount};
 use quoin_proto::quoin::ledger::v1 as pb;
-use serde_json::json;
+use serde_json::{Map, Value, json};
 use std::process::ExitCode;
 use uuid::Uuid;
 
@@ -19,6 +20,7 @@ pub(crate) struct Transfer {
     /// Account to credit: the one that receives
     credit: String,
     /// Amount in the currency of the accounts, e.g. 12.50; `all` of a balancing transfer
+    #[arg(allow_negative_numbers = true)]
     amount: String,
     /// Move at most the amount, and no more than this side's account allows
     #[arg(long, value_enum, value_name = "SIDE")]
@@ -44,6 +46,7 @@ pub(crate) struct Post {
     /// Id of the pending transfer
     pending: Uuid,
     /// Part of the amount to move; the rest becomes free again [default: all of it]
+    #[arg(allow_negative_numbers = true)]
     amount: Option<String>,
     #[command(flatten)]
     label: Label,
@@ -134,8 +137,18 @@ pub(super) async fn transfer(wanted: Transfer) -> Result<ExitCode> {
     let Transfer { debit, credit, amount, balancing, closing, pending, timeout_ms, label, connection } =
         wanted;
     let mut client = client(&connection).await?;
-    let debit = find(&mut client, &debit).await?;
-    let credit = find(&mut client, &credit).await?;
+    let names = (debit, credit);
+    let debit = find(&mut client, &names.0).await?;
+    let credit = find(&mut client, &names.1).await?;
+    let moves = Asked {
+        people: format!("{amount} {} from {} to {}", credit.currency, names.0, names.1),
+        named: vec![
+            ("debit_account", names.0),
+            ("credit_account", names.1),
+            ("amount", amount.clone()),
+            ("currency", credit.currency.clone()),
+        ],
+    };
     let amount = match amount.as_str() {
         "all" if balancing.is_some() => 0,
         amount => match parse_amount(amount, credit.scale)? {
@@ -160,12 +173,14 @@ pub(super) async fn transfer(wanted: Transfer) -> Result<ExitCode> {
         ..pb::Transfer::default()
     };
     let scale = balancing.map(|_| credit.scale);
-    submit(&connection, client, transfer, label, scale).await
+    submit(&connection, client, transfer, label, moves, scale).await
 }
 
 pub(super) async fn post(post: Post) -> Result<ExitCode> {
     let Post { pending, amount, label, connection } = post;
     let mut client = client(&connection).await?;
+    let mut ends = ends("post", pending);
+    ends.named.extend(amount.clone().map(|amount| ("amount", amount)));
     let amount = match amount {
         Some(text) => match parse_amount(&text, scale_of(&mut client, pending).await?)? {
             // On the wire it is all that is reserved.
@@ -178,13 +193,13 @@ pub(super) async fn post(post: Post) -> Result<ExitCode> {
     };
     let (amount, amount_high) = halves(amount);
     let transfer = pb::Transfer { amount, amount_high, ..end(pb::Kind::Post, pending) };
-    submit(&connection, client, transfer, label, None).await
+    submit(&connection, client, transfer, label, ends, None).await
 }
 
 pub(super) async fn void(void: Void) -> Result<ExitCode> {
     let Void { pending, label, connection } = void;
     let client = client(&connection).await?;
-    submit(&connection, client, end(pb::Kind::Void, pending), label, None).await
+    submit(&connection, client, end(pb::Kind::Void, pending), label, ends("void", pending), None).await
 }
 
 pub(super) async fn revert(revert: Revert) -> Result<ExitCode> {
@@ -195,7 +210,14 @@ pub(super) async fn revert(revert: Revert) -> Result<ExitCode> {
         reverted_id: id_bytes(reverted),
         ..pb::Transfer::default()
     };
-    submit(&connection, client, transfer, label, None).await
+    let named = vec![("reverted_id", reverted.to_string())];
+    let reverts = Asked { people: format!("revert of {reverted}"), named };
+    submit(&connection, client, transfer, label, reverts, None).await
+}
+
+/// What ends a pending transfer, as a refusal names it.
+fn ends(how: &str, pending: Uuid) -> Asked {
+    Asked { people: format!("{how} of {pending}"), named: vec![("pending_id", pending.to_string())] }
 }
 
 /// A transfer that ends a pending one.
@@ -210,12 +232,30 @@ async fn scale_of(client: &mut Client, transfer: Uuid) -> Result<u32> {
     Ok(find(client, &id_text(&found.debit_account)).await?.scale)
 }
 
+/// What a transfer was to do, for a refusal: as people and as programs read it.
+struct Asked {
+    people: String,
+    named: Vec<(&'static str, String)>,
+}
+
+/// Ends the command with a refusal that says what was refused, and why.
+fn refuse(code: pb::Code, id: Uuid, asked: Asked, dry_run: bool) -> Result<ExitCode> {
+    let text = format!("\n  {}: {}, id {id}", code_text(code), asked.people);
+    let named = asked.named.into_iter().map(|(name, value)| (name.to_owned(), value.into()));
+    let mut details = Map::from_iter(named);
+    details.insert("detail".into(), code_text(code).into());
+    details.insert("id".into(), id.to_string().into());
+    details.insert("recorded".into(), Value::Bool(code != pb::Code::IdConflict && !dry_run));
+    outcome::refuse_with(code_name(code), text, details)
+}
+
 /// Asks for a transfer; with `moved_scale`, what it moved is said with this number of decimal places.
 async fn submit(
     connection: &Connection,
     mut client: Client,
     mut transfer: pb::Transfer,
     label: Label,
+    asked: Asked,
     moved_scale: Option<u32>,
 ) -> Result<ExitCode> {
     let id = label.id.unwrap_or_else(Uuid::now_v7);
@@ -223,10 +263,15 @@ async fn submit(
     transfer.id = id_bytes(id);
     label.put_on(&mut transfer)?;
     let request = pb::CreateTransfersRequest { transfers: vec![transfer], dry_run, ..Default::default() };
-    let answer = client.create_transfers(request).await?.into_inner();
+    let answer = client.create_transfers(request).await;
+    let answer = match dry_run {
+        true => answer?,
+        false => answer.or_repeat_with_id(&id.to_string())?,
+    };
+    let answer = answer.into_inner();
     let result = answer.results.first().context("an answer without a result")?;
     if result.code() != pb::Code::Ok {
-        return outcome::refuse(code_name(result.code()));
+        return refuse(result.code(), id, asked, dry_run);
     }
     let outcome = match (dry_run, result.duplicate) {
         (_, true) => "done before",

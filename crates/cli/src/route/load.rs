@@ -4,6 +4,7 @@
 use super::client::client;
 use super::text::RuleText;
 use crate::connection::Connection;
+use crate::outcome::Write as _;
 use crate::output;
 use anyhow::{Context, Result, anyhow};
 use clap::{Args, ValueEnum};
@@ -52,7 +53,7 @@ pub(super) async fn run(load: Load) -> Result<ExitCode> {
     let (messages, outgoing) = mpsc::channel(MESSAGES_MAX);
     let (file, batch) = (load.file.clone(), load.batch as usize);
     let reading = tokio::task::spawn_blocking(move || read(&file, format, batch, &messages));
-    let done = routes.put_stream(ReceiverStream::new(outgoing)).await;
+    let done = routes.put_stream(ReceiverStream::new(outgoing)).await.or_send_again();
     let read = reading.await?;
     if read.as_ref().is_err_and(|error| error.is::<Ended>()) {
         // It says why.

@@ -2,6 +2,7 @@
 
 use super::client::client;
 use crate::connection::{Connection, Read};
+use crate::outcome::Write as _;
 use crate::output;
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand, ValueEnum};
@@ -250,7 +251,7 @@ async fn put(common: Common, object: impl FnOnce(String, Texts) -> Kind) -> Resu
     let Common { name, metadata, connection } = common;
     let object = Some(pb::Object { object: Some(object(name, metadata.into_iter().collect())), revision: 0 });
     let mut routes = client(connection.any().await?);
-    let reply = routes.put_object(pb::PutObjectRequest { object }).await?.into_inner();
+    let reply = routes.put_object(pb::PutObjectRequest { object }).await.or_send_again()?.into_inner();
     let revision = reply.header.map_or(0, |header| header.revision);
     connection.say(&json!({ "revision": revision }), &format!("written at revision {revision}"))
 }
@@ -280,8 +281,12 @@ async fn of_any(kind: pb::ObjectKind, any: Any) -> Result<ExitCode> {
         Any::Delete { name, connection } => {
             let object = Some(pb::ObjectName { kind: kind.into(), name });
             let mut routes = client(connection.any().await?);
-            let deleted =
-                routes.delete_object(pb::DeleteObjectRequest { object }).await?.into_inner().deleted;
+            let deleted = routes
+                .delete_object(pb::DeleteObjectRequest { object })
+                .await
+                .or_send_again()?
+                .into_inner()
+                .deleted;
             let text = if deleted { "deleted" } else { "there was none" };
             connection.say(&json!({ "deleted": deleted }), text)
         }

@@ -3,6 +3,7 @@
 use super::client::{client, parse_key};
 use super::text::RuleText;
 use crate::connection::{Connection, Read};
+use crate::outcome::Write as _;
 use crate::{outcome, output};
 use anyhow::{Result, bail, ensure};
 use clap::Args;
@@ -139,17 +140,23 @@ pub(super) async fn put(request: Put) -> Result<ExitCode> {
         None => {
             routes
                 .put(pb::PutRequest { rules: vec![rule], each_for_itself: false })
-                .await?
+                .await
+                .or_send_again()?
                 .into_inner()
                 .revision
         }
         Some(wanted) => {
             let conditions = conditions(&[pb::RuleKey { vni, ip: rule.ip.clone() }], wanted);
             let write = pb::WriteRequest { puts: vec![rule], conditions, ..pb::WriteRequest::default() };
-            routes.write(write).await?.into_inner().revision
+            routes.write(write).await.or_look(look)?.into_inner().revision
         }
     };
     request.connection.say(&json!({ "revision": revision }), &format!("written at revision {revision}"))
+}
+
+/// What to do about a conditional write without an answer: sent again it is refused if it was done.
+pub(super) fn look() -> String {
+    "read the rules before you send it again (`quoin route get`)".into()
 }
 
 fn conditions(keys: &[pb::RuleKey], revision: i64) -> Vec<pb::Condition> {
@@ -270,11 +277,14 @@ pub(super) async fn delete(delete: Delete) -> Result<ExitCode> {
     };
     let mut routes = client(connection.any().await?);
     let deleted = match if_revision {
-        None => routes.delete(pb::DeleteRequest { keys, all_of }).await?.into_inner().deleted,
+        None => {
+            let request = pb::DeleteRequest { keys, all_of };
+            routes.delete(request).await.or_send_again()?.into_inner().deleted
+        }
         Some(wanted) => {
             let conditions = conditions(&keys, wanted);
             let write = pb::WriteRequest { deletes: keys, conditions, ..pb::WriteRequest::default() };
-            routes.write(write).await?.into_inner().deleted
+            routes.write(write).await.or_look(look)?.into_inner().deleted
         }
     };
     let rules = if deleted == 1 { "rule" } else { "rules" };

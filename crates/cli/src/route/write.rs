@@ -3,6 +3,7 @@
 use super::client::client;
 use super::text::{KeyText, RuleText};
 use crate::connection::Connection;
+use crate::outcome::Write as _;
 use anyhow::{Context, Result};
 use clap::Args;
 use quoin_proto::quoin::route::v1 as pb;
@@ -50,7 +51,8 @@ pub(super) async fn run(write: Write) -> Result<ExitCode> {
         read(BufReader::new(open), &file.display().to_string())
     }?;
     let mut routes = client(connection.any().await?);
-    let pb::WriteResponse { revision, written, deleted, .. } = routes.write(request).await?.into_inner();
+    let pb::WriteResponse { revision, written, deleted, .. } =
+        routes.write(request).await.or_look(super::rules::look)?.into_inner();
     let text = match revision {
         0 => "nothing to do: all conditions hold, and no rule to delete exists".to_owned(),
         _ => format!("{written} written and {deleted} deleted at revision {revision}"),

@@ -2,6 +2,7 @@
 
 use super::client::{client, say};
 use crate::connection::{Connection, Read};
+use crate::outcome::Write as _;
 use crate::output;
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
@@ -132,6 +133,6 @@ pub(super) async fn del(arguments: Del) -> Result<()> {
 async fn write(connection: &Connection, request: pb::WriteRequest) -> Result<()> {
     let table = request.table.clone();
     let pb::WriteResponse { version, revision } =
-        client(connection).await?.write(request).await?.into_inner();
+        client(connection).await?.write(request).await.or_send_again()?.into_inner();
     say(connection, "changed over version", &pb::VersionResponse { version, revision, table })
 }

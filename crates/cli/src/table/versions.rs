@@ -2,6 +2,7 @@
 
 use super::client::{client, say};
 use crate::connection::{Connection, Read};
+use crate::outcome::Write as _;
 use crate::{outcome, output};
 use anyhow::{Context, Result, ensure};
 use clap::Args;
@@ -103,7 +104,7 @@ pub(super) async fn publish(arguments: Publish) -> Result<()> {
     let location = location_of(&location)?;
     let table = table.unwrap_or_default();
     let request = pb::PublishRequest { table, location, folds_revision: folds, new_shape, keep };
-    let published = client.publish(request).await?.into_inner();
+    let published = client.publish(request).await.or_send_again()?.into_inner();
     say(&connection, "published version", &published)?;
     if activate {
         let pb::VersionResponse { table, version, .. } = published;
@@ -126,21 +127,26 @@ fn location_of(location: &str) -> Result<String> {
 pub(super) async fn activate(arguments: Activate) -> Result<()> {
     let Activate { table, version, without_waiting, connection } = arguments;
     let request = pb::ActivateRequest { table, version, without_waiting };
-    let response = client(&connection).await?.activate(request).await?;
+    let response = client(&connection).await?.activate(request).await.or_send_again()?;
     say(&connection, "active: version", response.get_ref())
 }
 
 pub(super) async fn rollback(arguments: Rollback) -> Result<()> {
     let Rollback { table, connection } = arguments;
-    let response = client(&connection).await?.rollback(pb::RollbackRequest { table }).await?;
+    let response = client(&connection).await?.rollback(pb::RollbackRequest { table }).await.or_look(look)?;
     say(&connection, "back to version", response.get_ref())
+}
+
+/// What to do about a change of versions without an answer: sent again it might go one version further.
+fn look() -> String {
+    "see which versions there are before you send it again (`quoin table versions`)".into()
 }
 
 pub(super) async fn drop(arguments: Drop) -> Result<()> {
     let Drop { table, version, connection, .. } = arguments;
     ensure!(version != Some(0), "versions begin at 1; --all drops the whole table");
     let request = pb::DropRequest { table, version: version.unwrap_or(0) };
-    let response = client(&connection).await?.drop(request).await?;
+    let response = client(&connection).await?.drop(request).await.or_look(look)?;
     say(&connection, "dropped version", response.get_ref())
 }
 

@@ -8,6 +8,7 @@ mod golden;
 mod harness;
 mod kv;
 mod ledger;
+mod ledger_cli;
 mod playground;
 mod route;
 mod scrub;

@@ -47,7 +47,15 @@ pub async fn dial(address: &str, timeout: Option<Duration>) -> Result<Channel> {
             endpoint.origin(origin).connect_with_connector(connector).await
         }
     };
-    let channel = connected.with_context(|| format!("connecting to {address}; is a node running there?"))?;
+    let channel = connected.map_err(|error| {
+        let error = anyhow::Error::new(error);
+        // What a TLS library says of a first answer that is no handshake.
+        let no_tls = error.chain().any(|cause| cause.to_string().contains("InvalidContentType"));
+        if no_tls {
+            return anyhow::anyhow!("the server at {address} does not speak TLS: leave https:// out");
+        }
+        error.context(format!("connecting to {address}; is a node running there?"))
+    })?;
     Ok(Channel::new(channel, Signed::given()))
 }
 
