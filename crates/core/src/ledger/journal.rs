@@ -8,7 +8,6 @@
 
 use super::code::Code;
 use super::currency::Currency;
-use super::part::decode_entry;
 use super::record::{AccountRecord, Balances, FACE};
 use super::transfer::{Kind, Transfer};
 use crate::codec::{self, Malformed, Reader};
@@ -70,8 +69,8 @@ pub struct Entry {
     pub stamp: Stamp,
     /// Its result.
     pub code: Code,
-    pub(super) raw: Bytes,
-    pub(super) resolution: Option<Resolution>,
+    raw: Bytes,
+    resolution: Option<Resolution>,
 }
 
 impl Entry {
@@ -258,6 +257,27 @@ pub(super) fn decode_journal(key: &[u8], value: &Bytes) -> Result<Journal, Malfo
             Ok(Journal::Currency(revision, stamp, currency, reader.byte()?.into()))
         }
     }
+}
+
+/// Decodes the next transfer of a part.
+pub(super) fn decode_entry(
+    reader: &mut Reader<&[u8]>,
+    part: &Bytes,
+    revision: Revision,
+    position: u32,
+    stamp: Stamp,
+) -> Result<Entry, Malformed> {
+    let code = Code::try_from(reader.byte()?)?;
+    let raw = part.slice_ref(reader.bytes()?);
+    let transfer = Transfer::decode_from(&mut Reader::new(&raw[..], "transfer"))?;
+    let resolution = if transfer.is_resolved() && code == Code::Ok {
+        let (debit, credit) = (reader.u128()?, reader.u128()?);
+        let (amount, pending_amount) = (reader.varint_u128()?, reader.varint_u128()?);
+        Some(Resolution { debit, credit, amount, pending_amount })
+    } else {
+        None
+    };
+    Ok(Entry { revision, position, stamp, code, raw, resolution })
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! A part of the journal with transfers, each decoded when it is asked for: who wants one of 64 reads past the rest.
 
 use super::code::Code;
-use super::journal::{self, Entry, Opened, PART_TRANSFERS, Resolution};
+use super::journal::{self, Entry, Opened, PART_TRANSFERS, decode_entry};
 use super::transfer::Transfer;
 use crate::codec::{Malformed, Reader};
 use crate::types::{Revision, Stamp};
@@ -61,27 +61,6 @@ impl Part {
     }
 }
 
-/// Decodes the next transfer of a part.
-pub(super) fn decode_entry(
-    reader: &mut Reader<&[u8]>,
-    part: &Bytes,
-    revision: Revision,
-    position: u32,
-    stamp: Stamp,
-) -> Result<Entry, Malformed> {
-    let code = Code::try_from(reader.byte()?)?;
-    let raw = part.slice_ref(reader.bytes()?);
-    let transfer = Transfer::decode_from(&mut Reader::new(&raw[..], "transfer"))?;
-    let resolution = if transfer.is_resolved() && code == Code::Ok {
-        let (debit, credit) = (reader.u128()?, reader.u128()?);
-        let (amount, pending_amount) = (reader.varint_u128()?, reader.varint_u128()?);
-        Some(Resolution { debit, credit, amount, pending_amount })
-    } else {
-        None
-    };
-    Ok(Entry { revision, position, stamp, code, raw, resolution })
-}
-
 /// Goes past the next transfer of a part.
 fn skip_entry(reader: &mut Reader<&[u8]>) -> Result<(), Malformed> {
     let done = reader.byte()? == Code::Ok as u8;
@@ -96,7 +75,7 @@ fn skip_entry(reader: &mut Reader<&[u8]>) -> Result<(), Malformed> {
 #[cfg(test)]
 mod tests {
     use super::super::journal::{append_transfer, begin_transfers, decode_journal, journal_key};
-    use super::super::{Journal, Kind, Options};
+    use super::super::{Journal, Kind, Options, Resolution};
     use super::*;
     use crate::store::contract::Random;
 
