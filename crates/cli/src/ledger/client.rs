@@ -19,9 +19,10 @@ pub(super) async fn client(connection: &Connection) -> Result<Client> {
     Ok(quoin_load::client::ledger::ledger(connection.any().await?))
 }
 
-/// Finds an account by its number or id, as it is now.
+/// Finds an account by its number or id, as it is now, for a write. An error says that the write was not yet sent.
 pub(super) async fn find(client: &mut Client, account: &str) -> Result<pb::Account> {
-    find_at(client, account, None, Read::default()).await
+    let found = find_at(client, account, None, Read::default()).await;
+    found.context("nothing was done")
 }
 
 /// Finds an account by its number or id, with its balances at `at`.

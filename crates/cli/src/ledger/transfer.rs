@@ -228,7 +228,13 @@ fn end(kind: pb::Kind, pending: Uuid) -> pb::Transfer {
 /// Decimal places of the currency of a transfer.
 async fn scale_of(client: &mut Client, transfer: Uuid) -> Result<u32> {
     let request = pb::GetTransferRequest { id: id_bytes(transfer), consistency: None };
-    let found = client.get_transfer(request).await?.into_inner().transfer.unwrap_or_default();
+    let found = client
+        .get_transfer(request)
+        .await
+        .with_context(|| format!("nothing was done: reading {transfer}"))?
+        .into_inner()
+        .transfer
+        .unwrap_or_default();
     Ok(find(client, &id_text(&found.debit_account)).await?.scale)
 }
 

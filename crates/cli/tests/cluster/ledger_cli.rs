@@ -253,6 +253,8 @@ fn a_refusal_says_why_and_what_was_refused() -> Result<()> {
     ensure!(code == Some(2) && refused["reason"] == "insufficient_funds", "{refused}");
     ensure!(refused["recorded"] == true && refused["debit_account"] == "alice", "{refused}");
     ensure!(done(&cluster, &format!("show {id}"))?.contains("insufficient_funds"));
+    let unknown = text(&ledger(&cluster, "transfer alice nobody 1")?.stdout);
+    ensure!(unknown.starts_with("refused: nothing was done: reading the account \"nobody\": "), "{unknown}");
     let (failed, code) = json(&cluster, "transfer alice bob 1.234 --json")?;
     ensure!(code == Some(1) && failed["outcome"] == "failed" && failed["reason"].is_string(), "{failed}");
     Ok(())
