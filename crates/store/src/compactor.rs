@@ -2,6 +2,7 @@
 //! other thread compacts.
 
 use crate::damage::EngineFault;
+use crate::layers::Sealed;
 use crate::shared::Shared;
 use lsm_tree::compaction::{CompactionStrategy, Leveled};
 use std::io::ErrorKind::StorageFull;
@@ -65,8 +66,9 @@ fn round(shared: &Shared, strategy: &Strategy) -> lsm_tree::Result<()> {
 
 /// Merges all tables into the last level, if somebody waits for that.
 fn reclaim(shared: &Shared) -> lsm_tree::Result<()> {
-    let due = shared.reclaim.due(&shared.layers.load().sealed);
-    let Some(number) = due else { return Ok(()) };
+    let waits =
+        |until: &Arc<Sealed>| shared.layers.load().sealed.iter().any(|other| Arc::ptr_eq(other, until));
+    let Some(number) = shared.reclaim.due(waits) else { return Ok(()) };
     let done = step(shared, || shared.tree.compact_fully(shared.options.table_bytes));
     let failure = match &done {
         Ok(_) => None,

@@ -54,11 +54,10 @@ impl Reclaim {
         state.until = seal();
     }
 
-    /// The request that can be done now: what was written before it is no longer among `waiting`, the sealed
-    /// memtables.
-    pub(crate) fn due(&self, waiting: &[Arc<Sealed>]) -> Option<u64> {
+    /// The request that can be done now: what was written before it is no longer among what `waits`, the sealed
+    /// memtables. They are looked at after the request: before it they would lack the memtable that it sealed.
+    pub(crate) fn due(&self, waits: impl FnOnce(&Arc<Sealed>) -> bool) -> Option<u64> {
         let state = self.state.lock();
-        let waits = |until: &Arc<Sealed>| waiting.iter().any(|sealed| Arc::ptr_eq(sealed, until));
         (state.sealed > state.done && !state.until.as_ref().is_some_and(waits)).then_some(state.sealed)
     }
 
