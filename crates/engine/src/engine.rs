@@ -116,8 +116,8 @@ impl Engine {
         Arc::clone(&self.shared.raft.borrow())
     }
 
-    /// As [`Self::raft`], for those who wait for a change. Sent at every tick, and at every change of leader
-    /// or term.
+    /// As [`Self::raft`], for those who wait for a change. Sent at every tick, and at every change of leader,
+    /// term, voters or learners.
     pub fn raft_changes(&self) -> watch::Receiver<Arc<RaftStatus>> {
         self.shared.raft.subscribe()
     }

@@ -1,11 +1,13 @@
 //! What comes to the raft thread.
 
 use super::queue::Queue;
+use super::status::RaftStatus;
 use quoin_consensus::message::PeerMessage;
 use quoin_consensus::replica::{Proposal, ReadWaiter, Waiter};
 use quoin_consensus::{Change, Configuration, GroupId};
 use quoin_core::{Command, Index};
 use quoin_store::Importer;
+use std::sync::Arc;
 
 /// One input of the raft thread.
 pub(crate) enum Input {
@@ -23,8 +25,9 @@ pub(crate) enum Input {
     Written(u64),
     /// The apply thread has applied entries up to this one.
     Applied(Index),
-    /// A change of who votes, with the command that changes the member list.
-    ChangeConfiguration { changes: Vec<Change>, command: Command, waiter: Waiter },
+    /// A change of who votes, with the command that changes the member list. It was found to be safe for those who voted
+    /// and learned in `seen`, and is refused if others do by now.
+    ChangeConfiguration { changes: Vec<Change>, command: Command, seen: Arc<RaftStatus>, waiter: Waiter },
     /// Leadership is to go to this member.
     Transfer(u64),
     /// A snapshot was received whole.

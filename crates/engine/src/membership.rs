@@ -4,6 +4,7 @@ use super::engine::Engine;
 use super::input::Input;
 use super::propose::{ProposeError, answer};
 use super::read::Consistency;
+use super::status::RaftStatus;
 use quoin_consensus::Change;
 use quoin_core::{Reply, system};
 use tokio::sync::oneshot;
@@ -59,16 +60,18 @@ impl Engine {
     /// # Errors
     /// See [`MemberError`].
     pub async fn change_members(&self, change: MemberChange) -> Result<Vec<system::Member>, MemberError> {
+        // Before the members: what is in neither of them is found out when the change is proposed.
+        let seen = self.raft();
         let view = self.read(Consistency::Linearizable).await.map_err(|_| ProposeError::NoLeader)?;
         let members = system::members(view.view()).map_err(|error| MemberError::Store(error.to_string()))?;
-        let (change, operation) = self.plan(change, &members)?;
+        let (change, operation) = self.plan(change, &members, &seen)?;
         let command = operation.into_command();
         let reply = match change {
             None => self.propose(command).await?,
             Some(change) => {
                 let (waiter, reply) = oneshot::channel();
                 let changes = vec![change];
-                self.shared.inbox.push(Input::ChangeConfiguration { changes, command, waiter });
+                self.shared.inbox.push(Input::ChangeConfiguration { changes, command, seen, waiter });
                 answer(reply.await)?
             }
         };
@@ -81,6 +84,7 @@ impl Engine {
         &self,
         change: MemberChange,
         members: &[system::Member],
+        raft: &RaftStatus,
     ) -> Result<(Option<Change>, system::Operation), MemberError> {
         let find = |id| members.iter().find(|member| member.id == id).cloned().ok_or(MemberError::NotFound);
         match change {
@@ -94,7 +98,7 @@ impl Engine {
                 if member.learner {
                     return Ok((Some(Change::AddLearner(member.id)), system::Operation::SetMember(member)));
                 }
-                self.check_voters(members, Voter::New)?;
+                self.check_voters(members, raft, Voter::New)?;
                 Ok((Some(Change::AddVoter(member.id)), system::Operation::SetMember(member)))
             }
             MemberChange::Promote(id) => {
@@ -102,16 +106,16 @@ impl Engine {
                 if !member.learner {
                     return Err(MemberError::NotLearner);
                 }
-                if !self.has_most_of_the_log(id) {
+                if !has_most_of_the_log(raft, id) {
                     return Err(MemberError::LearnerNotReady);
                 }
-                self.check_voters(members, Voter::Promoted)?;
+                self.check_voters(members, raft, Voter::Promoted)?;
                 member.learner = false;
                 Ok((Some(Change::AddVoter(id)), system::Operation::SetMember(member)))
             }
             MemberChange::Remove(id) => {
                 if !find(id)?.learner {
-                    self.check_voters(members, Voter::Leaves(id))?;
+                    self.check_voters(members, raft, Voter::Leaves(id))?;
                 }
                 Ok((Some(Change::Remove(id)), system::Operation::RemoveMember(id)))
             }
@@ -126,19 +130,16 @@ impl Engine {
         }
     }
 
-    /// etcd's rule for promotion: at least nine tenths of what is committed.
-    fn has_most_of_the_log(&self, learner: u64) -> bool {
-        let raft = self.raft();
-        let progress = raft.followers.iter().find(|(id, ..)| *id == learner);
-        progress.is_some_and(|(_, matched, _)| *matched >= raft.committed - raft.committed / 10)
-    }
-
     /// etcd's rules for voters, with its answers: most of those who will vote have started, and most answer without the one
     /// that is to be added or removed. One that does not answer can be removed, and where all answer one can be added.
     ///
     /// Etcd asks who has been connected for five seconds, this who has answered within an election timeout.
-    fn check_voters(&self, members: &[system::Member], coming: Voter) -> Result<(), MemberError> {
-        let raft = self.raft();
+    fn check_voters(
+        &self,
+        members: &[system::Member],
+        raft: &RaftStatus,
+        coming: Voter,
+    ) -> Result<(), MemberError> {
         let follows = |id: u64, how: &dyn Fn(u64, bool) -> bool| {
             raft.followers.iter().any(|(other, matched, active)| *other == id && how(*matched, *active))
         };
@@ -180,6 +181,12 @@ enum Voter {
     New,
     Promoted,
     Leaves(u64),
+}
+
+/// etcd's rule for promotion: at least nine tenths of what is committed.
+fn has_most_of_the_log(raft: &RaftStatus, learner: u64) -> bool {
+    let progress = raft.followers.iter().find(|(id, ..)| *id == learner);
+    progress.is_some_and(|(_, matched, _)| *matched >= raft.committed - raft.committed / 10)
 }
 
 /// Whether a member other than `id` has one of `addresses`.

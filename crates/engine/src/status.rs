@@ -2,7 +2,8 @@
 
 use quoin_core::{Index, Progress};
 
-/// What a replica knows of the consensus. Renewed at every tick and at every change of leader or term.
+/// What a replica knows of the consensus. Renewed at every tick and at every change of leader, term,
+/// voters or learners.
 #[derive(Clone, Debug, Default)]
 pub struct RaftStatus {
     /// The leader's id, 0 for none.

@@ -139,8 +139,12 @@ impl RaftThread {
             Input::Read(waiter) => self.replica.read(waiter),
             Input::Written(number) => self.replica.written(number),
             Input::Applied(index) => self.applied(index),
-            Input::ChangeConfiguration { changes, command, waiter } => {
-                self.replica.change_configuration(&changes, Some(command), waiter);
+            Input::ChangeConfiguration { changes, command, seen, waiter } => {
+                if self.is_configuration(&seen) {
+                    self.replica.change_configuration(&changes, Some(command), waiter);
+                } else {
+                    let _ = waiter.send(Err(Lost::Refused));
+                }
             }
             Input::Transfer(to) => self.replica.transfer_leader(to),
             Input::SnapshotReceived(snapshot) => {
@@ -263,6 +267,10 @@ impl RaftThread {
             if effects.is_empty() {
                 break;
             }
+            // Before anybody hears that it was changed: whoever changes it next must see it.
+            if !self.is_configuration(&self.shared.raft.borrow()) {
+                self.publish_status();
+            }
             self.carry_out(effects);
         }
         if !self.is_status_current() {
@@ -277,6 +285,12 @@ impl RaftThread {
     fn is_status_current(&self) -> bool {
         let (known, replica) = (self.shared.raft.borrow(), &self.replica);
         (known.leader, known.term, known.is_leader) == (replica.leader(), replica.term(), replica.is_leader())
+    }
+
+    /// Whether those who vote and learn are those that `status` has.
+    fn is_configuration(&self, status: &RaftStatus) -> bool {
+        let configuration = self.replica.configuration();
+        (&status.voters, &status.learners) == (&configuration.voters, &configuration.learners)
     }
 
     fn carry_out(&mut self, effects: Effects) {
@@ -378,6 +392,7 @@ mod tests {
     use crate::start::Opened;
     use crate::threads::log::LogThread;
     use bytes::Bytes;
+    use quoin_consensus::Change;
     use quoin_consensus::log::SimDisk;
     use quoin_consensus::replica::{Committed, Content, Proposal};
     use quoin_consensus::transport::{Endpoint, Transport};
@@ -453,6 +468,36 @@ mod tests {
         }
         drop(raft);
         threads.into_iter().for_each(|thread| thread.join().unwrap());
+    }
+
+    /// Two changes that were found to be safe at one time, one after the other, took the majority away.
+    #[test]
+    fn a_change_that_was_checked_for_other_voters_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let member = |id| system::Member { id, ..system::Member::default() };
+        let founding = Founding::of([1, 2, 3].map(member).into());
+        let disk = Arc::new(SimDisk::new());
+        let owner = Owner { cluster: 7, id: 1, disk: 9, ..Owner::default() };
+        let opened = Opened::open(owner, folder.path(), disk, Settings::default(), Some(&founding)).unwrap();
+        let (shared, replica, _applier) = opened.into_parts();
+        let (appends, work) = (Arc::new(Queue::default()), Arc::new(WorkQueue::default()));
+        let mut raft = RaftThread::new(shared, replica, appends, work);
+        raft.publish_status();
+        let now = Arc::clone(&raft.shared.raft.borrow());
+        let before = |voters: &[u64], learners: &[u64]| {
+            let (voters, learners) = (voters.to_vec(), learners.to_vec());
+            Arc::new(RaftStatus { voters, learners, ..RaftStatus::clone(&now) })
+        };
+        for (seen, answer) in [
+            (before(&[1, 2, 3, 4], &[]), Lost::Refused),
+            (before(&[1, 2, 3], &[4]), Lost::Refused),
+            (Arc::clone(&now), Lost::NoLeader),
+        ] {
+            let (waiter, mut reply) = tokio::sync::oneshot::channel();
+            let command = system::Operation::RemoveMember(2).into_command();
+            raft.feed(Input::ChangeConfiguration { changes: vec![Change::Remove(2)], command, seen, waiter });
+            assert_eq!(reply.try_recv().unwrap(), Err(answer));
+        }
     }
 
     /// The raft thread slept for ever when the apply thread had ended, after a fault of the store, and too much waited

@@ -103,6 +103,22 @@ async fn changes_that_would_harm_the_cluster_are_refused() {
     cluster.stop().await;
 }
 
+/// The second removal was checked against the voters of the last tick, and the one that was left had no majority.
+#[tokio::test(flavor = "multi_thread")]
+async fn removals_in_quick_succession_leave_a_majority() {
+    let mut cluster = Cluster::start(4, &settings());
+    let leader = cluster.leader().await;
+    let followers: Vec<u64> = (1..=4).filter(|id| *id != leader.id()).collect();
+    cluster.member(followers[0]).stop().await;
+    let gone = || progress_of(&leader, followers[0]).is_some_and(|(_, active)| !active);
+    until(&leader, "the stopped member to be missed", gone).await;
+    leader.change_members(MemberChange::Remove(followers[1])).await.unwrap();
+    let next = leader.change_members(MemberChange::Remove(followers[2])).await;
+    assert_eq!(next, Err(MemberError::Unhealthy), "only the leader would answer, of two");
+    put(&leader, "k", "1").await;
+    cluster.stop().await;
+}
+
 /// The way back to one: the survivor answers by itself as soon as nobody else belongs to the cluster.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_shrinks_to_one_and_grows_again() {
