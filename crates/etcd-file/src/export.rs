@@ -48,6 +48,8 @@ pub struct Left {
     pub ledger: bool,
     /// There are lookup tables.
     pub tables: bool,
+    /// There are users or roles: who restores the file lets everybody in.
+    pub users: bool,
 }
 
 impl Left {
@@ -60,9 +62,12 @@ impl Left {
         if self.expiring > 0 {
             parts.push(format!("{} times to live of keys (they stay)", self.expiring));
         }
-        for (there, name) in
-            [(self.routes, "route rules"), (self.ledger, "the ledger"), (self.tables, "lookup tables")]
-        {
+        for (there, name) in [
+            (self.routes, "route rules"),
+            (self.ledger, "the ledger"),
+            (self.tables, "lookup tables"),
+            (self.users, "users and roles (whoever reaches the etcd that restores it may do everything)"),
+        ] {
             if there {
                 parts.push(name.to_owned());
             }
@@ -202,7 +207,9 @@ fn left(view: View<'_>) -> Result<Left, StoreError> {
         let mut rows = view.scan(&[face], &[face + 1], Order::Ascending);
         Ok(rows.next().transpose()?.is_some())
     };
-    let mut left = Left { routes: holds(2)?, ledger: holds(3)?, tables: holds(4)?, ..Left::default() };
+    let [routes, ledger, tables, users] = [2, 3, 4, 5].map(holds);
+    let (routes, ledger, tables, users) = (routes?, ledger?, tables?, users?);
+    let mut left = Left { routes, ledger, tables, users, ..Left::default() };
     for kv in kv::all(view) {
         let kv = kv?;
         left.hashes += u64::from(kv.kind == Kind::Hash);
@@ -216,6 +223,7 @@ mod tests {
     use super::*;
     use crate::import::import;
     use crate::reader::Reader;
+    use quoin_core::auth;
     use quoin_core::kv::{Delete, LeaseGrant, Operation, Put, Txn, TxnOperation, txn_operation::Step};
     use quoin_core::store::MemoryStore;
     use quoin_core::{Batch, Command, Machines, Stamp, Term, machines, system};
@@ -310,8 +318,14 @@ mod tests {
         let mut cluster = Cluster::new();
         let ttl = Put { ttl: Some(kv::Ttl::Milliseconds(60_000)), ..put("k", "v", 0) };
         cluster.apply(Operation::Put(ttl).into_command());
+        // Who restored the file had let everybody in without having been told.
+        cluster.apply(auth::Operation::AddRole("r".into()).into_command());
         let (reader, left) = cluster.export();
-        assert_eq!(left.text().unwrap(), "1 times to live of keys (they stay)");
+        assert_eq!(
+            left.text().unwrap(),
+            "1 times to live of keys (they stay), users and roles (whoever reaches the etcd that restores it may do \
+             everything)"
+        );
         let copy = MemoryStore::new();
         assert_eq!(import(&reader, &copy, false, &|_| Ok(())).unwrap().progress.revision, Revision(2));
     }

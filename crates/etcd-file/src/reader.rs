@@ -17,6 +17,9 @@ const DEPTH_MAX: usize = 32;
 /// Maximum bytes of a page with what it overflows into: it holds one value that is longer than a page, and no value of
 /// etcd's is as long.
 const OVERFLOWN_BYTES_MAX: u64 = 256 << 20;
+/// Maximum bytes of a branch: a walk holds as many as it is deep. bbolt splits one that has more than four keys and does
+/// not fit into a page, and has keys of at most 32 KiB.
+const BRANCH_BYTES_MAX: u64 = 1 << 20;
 
 /// Why a database cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -102,6 +105,9 @@ impl Reader {
                 return damaged(number, "it goes on beyond the end of the database");
             }
             let whole = (more + 1) * self.page_bytes as u64;
+            if head.flags == BRANCH && whole > BRANCH_BYTES_MAX {
+                return damaged(number, "it is longer than any branch of etcd's");
+            }
             if whole > OVERFLOWN_BYTES_MAX {
                 return damaged(number, "it is longer than any value of etcd's");
             }
@@ -112,24 +118,37 @@ impl Reader {
     }
 }
 
-/// The sound ones of the two meta pages. The second is where the size of a page, which only they tell, says.
+/// The sound ones of the two meta pages. The second is where the size of a page, which only they tell, says: the first
+/// one's, if that is sound. Elsewhere clients' values may look like a meta page. So the smallest size counts otherwise.
 fn metas(file: &File, length: u64) -> Result<Vec<Meta>, DatabaseError> {
-    let mut metas = Vec::new();
+    let first = meta_at(file, length, 0)?;
+    if let Some(first) = first {
+        let second = meta_at(file, length, first.page_bytes.into())?;
+        let second = second.filter(|second| second.page_bytes == first.page_bytes);
+        return Ok([Some(first), second].into_iter().flatten().collect());
+    }
     let sizes = std::iter::successors(Some(*PAGE_BYTES.start()), |size| Some(size * 2));
-    let sizes = sizes.take_while(|size| PAGE_BYTES.contains(size));
-    for (at, expected) in std::iter::once((0, None)).chain(sizes.map(|size| (size as u64, Some(size)))) {
-        let mut page = [0; 128];
-        if at + page.len() as u64 > length {
-            continue;
-        }
-        file.read_exact_at(&mut page, at)?;
-        let Some(meta) = Meta::decode(&page) else { continue };
-        let size = meta.page_bytes as usize;
-        if size.is_power_of_two() && PAGE_BYTES.contains(&size) && expected.is_none_or(|at| at == size) {
-            metas.push(meta);
+    for size in sizes.take_while(|size| PAGE_BYTES.contains(size)) {
+        let second = meta_at(file, length, size as u64)?;
+        if let Some(second) = second.filter(|second| second.page_bytes as usize == size) {
+            return Ok(vec![second]);
         }
     }
-    Ok(metas)
+    Ok(Vec::new())
+}
+
+/// The meta page there, if there is a sound one.
+fn meta_at(file: &File, length: u64, at: u64) -> Result<Option<Meta>, DatabaseError> {
+    let mut page = [0; 128];
+    if at + page.len() as u64 > length {
+        return Ok(None);
+    }
+    file.read_exact_at(&mut page, at)?;
+    let sized = |meta: &Meta| {
+        let size = meta.page_bytes as usize;
+        size.is_power_of_two() && PAGE_BYTES.contains(&size)
+    };
+    Ok(Meta::decode(&page).filter(sized))
 }
 
 enum Root {
@@ -354,6 +373,48 @@ mod tests {
         }
         for length in (0..length).step_by(509) {
             walk(&file, length);
+        }
+    }
+
+    /// What a client of etcd's had written as a value was taken for the database, if it looked like a newer meta page where
+    /// that of a database with larger pages would be.
+    #[test]
+    fn a_value_that_looks_like_a_meta_page_is_none() {
+        let mut writer = Writer::new(tempfile::tempfile().unwrap()).unwrap();
+        writer.begin_bucket(b"few").unwrap();
+        writer.put(b"k", &[&[0; 200_000]]).unwrap();
+        let file = writer.finish().unwrap();
+        let length = file.metadata().unwrap().len();
+        let sound = Reader::open(file.try_clone().unwrap(), length).unwrap();
+        for page_bytes in [16_384_u32, 32_768, 65_536] {
+            let meta = Meta { page_bytes, root: 3, free_list: 2, pages: 2, transaction: 99 };
+            file.write_all_at(&meta.encode(1), page_bytes.into()).unwrap();
+        }
+        let found = |file: &File| {
+            let reader = Reader::open(file.try_clone().unwrap(), length).unwrap();
+            (reader.page_bytes, reader.pages, reader.root)
+        };
+        assert_eq!(found(&file), (sound.page_bytes, sound.pages, sound.root));
+        file.write_all_at(&[0; 4096], 0).unwrap();
+        assert_eq!(found(&file), (sound.page_bytes, sound.pages, sound.root), "without the first meta page");
+    }
+
+    /// A walk held 32 pages of 256 MiB, from a file of that size.
+    #[test]
+    fn a_branch_that_is_longer_than_any_is_refused() {
+        let more = (BRANCH_BYTES_MAX / 4096) as u32;
+        let pages = u64::from(more) + 4;
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(pages * 4096).unwrap();
+        let meta = Meta { page_bytes: 4096, root: 3, free_list: 2, pages, transaction: 1 };
+        file.write_all_at(&meta.encode(0), 0).unwrap();
+        for (overflow, words) in [(more, "longer than any branch"), (more - 1, "the tree is too deep")] {
+            let head = PageHead { number: 3, flags: BRANCH, count: 1, overflow };
+            file.write_all_at(&head.encode(), 3 * 4096).unwrap();
+            file.write_all_at(&3_u64.to_le_bytes(), 3 * 4096 + 24).unwrap();
+            let reader = Reader::open(file.try_clone().unwrap(), pages * 4096).unwrap();
+            let error = reader.bucket(b"k").err().unwrap().to_string();
+            assert!(error.contains(words), "{error}");
         }
     }
 

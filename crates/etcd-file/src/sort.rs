@@ -103,7 +103,8 @@ impl Read for Piece {
     }
 }
 
-type Head = Reverse<(Vec<u8>, Vec<u8>, usize)>;
+/// A record's key, and the run in which its value is next: of many runs, values would take too much memory.
+type Head = Reverse<(Vec<u8>, usize)>;
 
 /// Sorted records.
 pub(crate) struct Sorted {
@@ -118,7 +119,8 @@ impl Sorted {
         if let Some(record) = self.memory.next() {
             return Ok(Some(record));
         }
-        let Some(Reverse((key, value, run))) = self.heads.pop() else { return Ok(None) };
+        let Some(Reverse((key, run))) = self.heads.pop() else { return Ok(None) };
+        let value = take(&mut self.runs[run])?;
         self.refill(run)?;
         Ok(Some((key, value)))
     }
@@ -128,8 +130,8 @@ impl Sorted {
         if from.buffer().is_empty() && from.get_ref().at == from.get_ref().end {
             return Ok(());
         }
-        let (key, value) = (take(from)?, take(from)?);
-        self.heads.push(Reverse((key, value, run)));
+        let key = take(from)?;
+        self.heads.push(Reverse((key, run)));
         Ok(())
     }
 }
@@ -167,5 +169,27 @@ mod tests {
             assert!(found == expected, "{bytes_max}");
         }
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "the file has no name");
+    }
+
+    /// A value of each run was held: of 100 GB in values of 1 MB, 3 GB.
+    #[test]
+    fn values_stay_in_the_file_until_it_is_their_turn() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut sorter = Sorter::new(folder.path(), 300_000);
+        for number in 0..20_u8 {
+            sorter.push(vec![number], vec![number; 200_000]).unwrap();
+        }
+        let mut sorted = sorter.sorted().unwrap();
+        assert!(sorted.runs.len() >= 10);
+        let mut begin = 0;
+        for run in &sorted.runs {
+            let piece = run.get_ref();
+            assert!(piece.at - begin <= *AHEAD_BYTES.end() as u64, "{} bytes were read", piece.at - begin);
+            begin = piece.end;
+        }
+        for number in 0..20 {
+            assert_eq!(sorted.next().unwrap(), Some((vec![number], vec![number; 200_000])));
+        }
+        assert_eq!(sorted.next().unwrap(), None);
     }
 }
