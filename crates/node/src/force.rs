@@ -11,8 +11,8 @@ use crate::config::Config;
 use crate::error::{StartError, io_error};
 use crate::identity::Identity;
 use crate::node::open;
-use crate::restore::{Restore, restore};
-use quoin_core::system;
+use crate::restore::{Restore, restore, sync_parent};
+use quoin_core::{Revision, system};
 use quoin_engine::Running;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use sha2::{Digest, Sha256};
@@ -41,6 +41,7 @@ pub(crate) async fn force(config: Config) -> Result<Config, StartError> {
     // A cluster of its own is described by its own settings; the old one's by those that it had.
     let opening = if is_made { alone.clone() } else { config.clone() };
     let (replica, listening) = opened(opening).await?;
+    let revision = replica.engine().latest().progress().revision;
     let found = examine(&replica, listening, is_made).await;
     let saved = beside(&folder, ".forced.snapshot");
     let done = match found {
@@ -55,6 +56,8 @@ pub(crate) async fn force(config: Config) -> Result<Config, StartError> {
         let made = alone.clone();
         let making = tokio::task::spawn_blocking(move || make(made, &saved));
         making.await.map_err(|error| io_error("restoring", io::Error::other(error)))??;
+    } else if is_made {
+        keep_old(&folder, revision)?;
     }
     Ok(alone)
 }
@@ -154,21 +157,36 @@ fn make(config: Config, saved: &Path) -> Result<(), StartError> {
             _ => {}
         }
         let progress = restore(&Config { data_dir: made.clone(), ..config }, saved, Restore::default())?;
-        File::create(made.join(MARK)).and_then(|mark| mark.sync_all()).map_err(failed)?;
-        // At once: a crash leaves the one or the other.
+        File::create(made.join(MARK)).and_then(|_| File::open(&made)?.sync_all()).map_err(failed)?;
+        // At once: a crash leaves the one or the other. Whichever it is stays before anything is acknowledged: what is at
+        // the other path may be deleted.
         renameat_with(CWD, &folder, CWD, &made, RenameFlags::EXCHANGE)
-            .map_err(|error| failed(error.into()))?;
+            .map_err(io::Error::from)
+            .and_then(|()| sync_parent(&folder))
+            .map_err(failed)?;
         Ok(progress)
     };
     let done = attempt();
     let _ = fs::remove_file(saved);
     let progress = done?;
-    let kept = beside(&folder, &format!(".before-{}", progress.revision));
+    keep_old(&folder, progress.revision)
+}
+
+/// The old folder has changed places with the one that was made: gives it the name under which it is kept, if the process
+/// did not end before. Under the other name a later start would delete it.
+fn keep_old(folder: &Path, revision: Revision) -> Result<(), StartError> {
+    let made = beside(folder, ".forced");
+    if !made.exists() {
+        return Ok(());
+    }
+    let kept = beside(folder, &format!(".before-{revision}"));
     // Files of lookup tables are found by content; without them they are fetched again.
     let _ = fs::rename(made.join("tables"), folder.join("tables"));
-    fs::rename(&made, &kept).map_err(failed)?;
+    let what = || format!("keeping {} as {}", made.display(), kept.display());
+    let renamed = fs::rename(&made, &kept).and_then(|()| sync_parent(folder));
+    renamed.map_err(|error| io_error(what(), error))?;
     tracing::warn!(
-        revision = progress.revision.0,
+        revision = revision.0,
         old = %kept.display(),
         "--force-new-cluster: this node alone is a cluster now; delete the old folder when nothing of it is missed, and take \
          the flag out, with the other members in the setting cluster"

@@ -73,8 +73,7 @@ pub fn restore(config: &Config, file: &Path, how: Restore) -> Result<Progress, S
     let (identity, _) = founder(config, begins);
     let progress = fill(config, &unfinished, snapshot, file, identity.disk, how)?;
     identity.write(&unfinished).map_err(failed)?;
-    let parent = target.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    fs::rename(&unfinished, target).and_then(|()| File::open(parent)?.sync_all()).map_err(failed)?;
+    fs::rename(&unfinished, target).and_then(|()| sync_parent(target)).map_err(failed)?;
     debug_assert!(matches!(Identity::read(target), Ok(Some(_))));
     Ok(progress)
 }
@@ -93,6 +92,12 @@ pub fn check_snapshot(file: &Path) -> Result<Progress, StartError> {
 /// What comes between a snapshot of so many bytes and its checksum.
 pub(crate) fn padding(bytes: u64) -> Vec<u8> {
     vec![0; (bytes.next_multiple_of(BLOCK_BYTES) - bytes) as usize]
+}
+
+/// Makes what was renamed in the folder of `target` outlast a loss of power.
+pub(crate) fn sync_parent(target: &Path) -> io::Result<()> {
+    let parent = target.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(parent)?.sync_all()
 }
 
 fn unfinished_path(target: &Path) -> PathBuf {

@@ -7,6 +7,8 @@ use quoin_proto::etcdserverpb::cluster_client::ClusterClient;
 use quoin_proto::etcdserverpb::lease_client::LeaseClient;
 use quoin_proto::etcdserverpb::maintenance_client::MaintenanceClient;
 use quoin_proto::mvccpb::KeyValue;
+use std::fs;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -262,6 +264,21 @@ async fn what_was_damaged_on_the_way_is_not_said_to_be_saved() -> Result<()> {
     Ok(())
 }
 
+/// Folders that --force-new-cluster has kept.
+fn old_folders(cluster: &Cluster, node: usize) -> Result<Vec<PathBuf>> {
+    let folder = cluster.data_dir(node);
+    let name = format!("{}.before-", folder.file_name().context("a name")?.to_string_lossy());
+    let parent = folder.parent().context("a parent")?;
+    let mut found = Vec::new();
+    for entry in fs::read_dir(parent)? {
+        let entry = entry?;
+        if entry.file_name().to_string_lossy().starts_with(&name) {
+            found.push(entry.path());
+        }
+    }
+    Ok(found)
+}
+
 /// What is left of a cluster that has lost its majority, and how it is not thrown away by mistake.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_member_that_is_left_becomes_a_cluster_of_its_own() -> Result<()> {
@@ -287,9 +304,15 @@ async fn the_member_that_is_left_becomes_a_cluster_of_its_own() -> Result<()> {
     let mut members = ClusterClient::new(cluster.channel(2).await?);
     let request = etcd::MemberListRequest { linearizable: true };
     ensure!(members.member_list(request).await?.into_inner().members.len() == 1, "others are members");
-    // With the flag left in place it goes on as it is, until others have joined it.
+    // With the flag left in place it goes on as it is, until others have joined it; and if the process ended before it had
+    // given the old folder its name, where a later start would delete it, it has that now.
     cluster.kill(2)?;
+    let kept = old_folders(&cluster, 2)?;
+    ensure!(kept.len() == 1 && kept[0].join("identity.json").exists(), "the old folder is not kept");
+    let unnamed = kept[0].with_extension("forced");
+    fs::rename(&kept[0], &unnamed)?;
     cluster.restart(2)?;
+    ensure!(old_folders(&cluster, 2)?.len() == 1 && !unnamed.exists(), "it has no name yet");
     ensure!(read(&cluster, 2, "k", 0).await?[0].value == "new", "it was made again");
     let mut members = ClusterClient::new(cluster.channel(2).await?);
     let peer_ur_ls = vec![format!("http://{}", cluster.peer_address(0))];
