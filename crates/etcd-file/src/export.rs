@@ -227,6 +227,7 @@ mod tests {
     use quoin_core::kv::{Delete, LeaseGrant, Operation, Put, Txn, TxnOperation, txn_operation::Step};
     use quoin_core::store::MemoryStore;
     use quoin_core::{Batch, Command, Machines, Stamp, Term, machines, system};
+    use std::os::unix::fs::FileExt;
 
     struct Cluster {
         store: MemoryStore,
@@ -311,6 +312,38 @@ mod tests {
             let expected = kv::lease(here, &progress, 7, true).unwrap().unwrap();
             assert_eq!((lease.0.granted_ttl_s, lease.1), (expected.0.granted_ttl_s, expected.1));
         }
+    }
+
+    /// Whoever restores a file has it from elsewhere.
+    #[test]
+    fn no_flipped_byte_makes_an_import_panic() {
+        let mut cluster = Cluster::new();
+        cluster.apply(Operation::LeaseGrant(LeaseGrant { id: 7, ttl_s: 60 }).into_command());
+        for round in 0..8 {
+            cluster.apply(Operation::Put(put(&format!("k{}", round % 3), "v", 7)).into_command());
+            let delete = Delete { key: format!("k{}", round % 2).into(), ..Delete::default() };
+            cluster.apply(Operation::Delete(delete).into_command());
+        }
+        cluster.apply(system::Operation::Compact(6).into_command());
+        let progress = cluster.machines.progress();
+        let view = View::new(&cluster.store, progress.sequence);
+        let oldest = history::sequence_at(view, &progress, progress.compacted).unwrap().unwrap();
+        let (file, _) = export(view, &progress, oldest, &std::env::temp_dir(), &|| Ok(())).unwrap();
+        let length = file.metadata().unwrap().len();
+        let mut bytes = vec![0; length as usize];
+        file.read_exact_at(&mut bytes, 0).unwrap();
+        let mut refused = 0;
+        // All that is not there to fill pages up.
+        for (place, byte) in bytes.iter().enumerate().filter(|(_, byte)| **byte != 0) {
+            for flip in [1, 2, 0x80, 0xff] {
+                file.write_all_at(&[byte ^ flip], place as u64).unwrap();
+                let imported = Reader::open(file.try_clone().unwrap(), length)
+                    .is_ok_and(|reader| import(&reader, &MemoryStore::new(), false, &|_| Ok(())).is_ok());
+                refused += usize::from(!imported);
+            }
+            file.write_all_at(&[*byte], place as u64).unwrap();
+        }
+        assert!(refused > 0);
     }
 
     #[test]

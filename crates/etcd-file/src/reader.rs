@@ -1,7 +1,8 @@
 //! Reads a bbolt database that nobody writes to.
 //!
 //! **Invariant: Bounded.** A walk holds one path of pages. It ends because each leaf must continue the order of the keys:
-//! pages that point to each other, or to one page twice, are refused when the second visit begins.
+//! pages that point to each other, or to one page twice, are refused when the second visit begins. What lies in pages or
+//! elements that overlap is given as often as the database is long, and no more.
 
 use crate::layout::{
     BRANCH, BUCKET_BYTES, ELEMENT_BYTES, IS_BUCKET, LEAF, Meta, PAGE_BYTES, PAGE_HEAD_BYTES, PageHead, long,
@@ -84,7 +85,16 @@ impl Reader {
     }
 
     fn pairs(&self, root: Root) -> Pairs<'_> {
-        Pairs { reader: self, root: Some(root), path: Vec::new(), last: None, failed: false }
+        let bytes = self.pages * self.page_bytes as u64;
+        Pairs {
+            reader: self,
+            root: Some(root),
+            path: Vec::new(),
+            last: None,
+            unread: bytes,
+            ungiven: bytes,
+            failed: false,
+        }
     }
 
     fn page(&self, number: u64) -> Result<Page, DatabaseError> {
@@ -232,14 +242,26 @@ pub struct Pairs<'a> {
     root: Option<Root>,
     path: Vec<Page>,
     last: Option<Bytes>,
+    /// Bytes of pages that may still be read, and of pairs that may be given: in a sound database no two overlap.
+    unread: u64,
+    ungiven: u64,
     failed: bool,
 }
 
 impl Pairs<'_> {
+    fn page(&mut self, number: u64) -> Result<Page, DatabaseError> {
+        let page = self.reader.page(number)?;
+        match self.unread.checked_sub(page.bytes.len() as u64) {
+            Some(unread) => self.unread = unread,
+            None => return damaged(number, "it overlaps with others"),
+        }
+        Ok(page)
+    }
+
     fn step(&mut self) -> Result<Option<(Bytes, Bytes)>, DatabaseError> {
         match self.root.take() {
             Some(Root::Page(number)) => {
-                let page = self.reader.page(number)?;
+                let page = self.page(number)?;
                 self.path.push(page);
             }
             Some(Root::Inline(page)) if !page.is_leaf => {
@@ -259,6 +281,10 @@ impl Pairs<'_> {
                 if self.last.as_ref().is_some_and(|last| *last >= key) {
                     return damaged(number, "its keys are not in order");
                 }
+                match self.ungiven.checked_sub((key.len() + value.len()) as u64) {
+                    Some(ungiven) => self.ungiven = ungiven,
+                    None => return damaged(number, "its elements overlap"),
+                }
                 // A copy: the slice would keep its page.
                 self.last = Some(Bytes::copy_from_slice(&key));
                 return Ok(Some((key, value)));
@@ -267,7 +293,7 @@ impl Pairs<'_> {
             if self.path.len() == DEPTH_MAX {
                 return damaged(number, "the tree is too deep: its pages may point to each other");
             }
-            let child = self.reader.page(child)?;
+            let child = self.page(child)?;
             // Many visits of pages without keys would end only after an eternity.
             if child.count == 0 {
                 return damaged(child.number, "it is empty");
@@ -399,6 +425,47 @@ mod tests {
         assert_eq!(found(&file), (sound.page_bytes, sound.pages, sound.root), "without the first meta page");
     }
 
+    /// A file of 256 MiB became a store of terabytes.
+    #[test]
+    fn elements_and_pages_that_overlap_are_given_no_longer_than_the_database_is() {
+        const PAGES: u64 = 24;
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(PAGES * 4096).unwrap();
+        let meta = Meta { page_bytes: 4096, root: 3, free_list: 2, pages: PAGES, transaction: 1 };
+        file.write_all_at(&meta.encode(0), 0).unwrap();
+        let words = |words: [u32; 4]| words.map(u32::to_le_bytes).concat();
+        // The root has the bucket "b", whose root is the branch 4. Its leaves are all pages from 5 on, each of which takes
+        // all pages behind it, and has so many elements, of three pages each: the keys are the numbers at its end.
+        let put = |number: u64, head: PageHead, rest: &[u8]| {
+            let page = [&head.encode()[..], rest].concat();
+            file.write_all_at(&page, number * 4096).unwrap();
+        };
+        let bucket = [&words([IS_BUCKET, 16, 1, 16])[..], b"b", &4_u64.to_le_bytes(), &[0; 8]].concat();
+        put(3, PageHead { number: 3, flags: LEAF, count: 1, overflow: 0 }, &bucket);
+        for (leaves, elements, problem) in
+            [(1, 30, "its elements overlap"), (12, 1, "it overlaps with others")]
+        {
+            let mut branch = Vec::new();
+            for number in 5..5 + leaves {
+                branch.extend_from_slice(&[[0; 8], u64::to_le_bytes(number)].concat());
+                let mut leaf = Vec::new();
+                for element in 0..elements {
+                    // A key of two bytes each, behind the elements.
+                    let place = 16 * (elements - element) + 2 * element;
+                    leaf.extend_from_slice(&words([0, place, 2, 3 * 4096]));
+                }
+                (0..elements).for_each(|element| leaf.extend_from_slice(&[number as u8, element as u8]));
+                let overflow = (PAGES - number - 1) as u32;
+                put(number, PageHead { number, flags: LEAF, count: elements as u16, overflow }, &leaf);
+            }
+            put(4, PageHead { number: 4, flags: BRANCH, count: leaves as u16, overflow: 0 }, &branch);
+            let reader = Reader::open(file.try_clone().unwrap(), PAGES * 4096).unwrap();
+            let found: Result<Vec<_>, _> = reader.bucket(b"b").unwrap().collect();
+            let error = found.map(|pairs| pairs.len()).unwrap_err().to_string();
+            assert!(error.contains(problem), "{error}");
+        }
+    }
+
     /// A walk held 32 pages of 256 MiB, from a file of that size.
     #[test]
     fn a_branch_that_is_longer_than_any_is_refused() {
@@ -408,7 +475,7 @@ mod tests {
         file.set_len(pages * 4096).unwrap();
         let meta = Meta { page_bytes: 4096, root: 3, free_list: 2, pages, transaction: 1 };
         file.write_all_at(&meta.encode(0), 0).unwrap();
-        for (overflow, words) in [(more, "longer than any branch"), (more - 1, "the tree is too deep")] {
+        for (overflow, words) in [(more, "longer than any branch"), (more - 1, "it overlaps with others")] {
             let head = PageHead { number: 3, flags: BRANCH, count: 1, overflow };
             file.write_all_at(&head.encode(), 3 * 4096).unwrap();
             file.write_all_at(&3_u64.to_le_bytes(), 3 * 4096 + 24).unwrap();
