@@ -25,6 +25,8 @@ use std::time::Duration;
 
 /// In a folder that was made in this way.
 const MARK: &str = "forced";
+/// What the name of the file ends with in which the state is while the folder is made.
+const SAVED: &str = ".forced.snapshot";
 /// Election timeouts for which a leader is waited for: one that is there is heard of within one.
 const LISTENING_TIMEOUTS: u32 = 5;
 
@@ -43,7 +45,7 @@ pub(crate) async fn force(config: Config) -> Result<Config, StartError> {
     let (replica, listening) = opened(opening).await?;
     let revision = replica.engine().latest().progress().revision;
     let found = examine(&replica, listening, is_made).await;
-    let saved = beside(&folder, ".forced.snapshot");
+    let saved = beside(&folder, SAVED);
     let done = match found {
         Ok(true) => save(&replica, &saved)
             .map(|()| true)
@@ -168,14 +170,14 @@ fn make(config: Config, saved: &Path) -> Result<(), StartError> {
     };
     let done = attempt();
     let _ = fs::remove_file(saved);
-    let progress = done?;
-    keep_old(&folder, progress.revision)
+    keep_old(&folder, done?.revision)
 }
 
-/// The old folder has changed places with the one that was made: gives it the name under which it is kept, if the process
-/// did not end before. Under the other name a later start would delete it.
+/// The old folder has changed places with the one that was made, though the process may have ended then: gives it the name
+/// under which it is kept, since under the other one a later start would delete it.
 fn keep_old(folder: &Path, revision: Revision) -> Result<(), StartError> {
     let made = beside(folder, ".forced");
+    let _ = fs::remove_file(beside(folder, SAVED));
     if !made.exists() {
         return Ok(());
     }

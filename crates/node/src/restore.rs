@@ -71,11 +71,19 @@ pub fn restore(config: &Config, file: &Path, how: Restore) -> Result<Progress, S
     let sha = &snapshot.sha;
     let begins = raise.map_or(sha.clone(), |by| format!("{sha}+{by}"));
     let (identity, _) = founder(config, begins);
-    let progress = fill(config, &unfinished, snapshot, file, identity.disk, how)?;
-    identity.write(&unfinished).map_err(failed)?;
-    fs::rename(&unfinished, target).and_then(|()| sync_parent(target)).map_err(failed)?;
-    debug_assert!(matches!(Identity::read(target), Ok(Some(_))));
-    Ok(progress)
+    let make = || {
+        let progress = fill(config, &unfinished, snapshot, file, identity.disk, how)?;
+        identity.write(&unfinished).map_err(failed)?;
+        fs::rename(&unfinished, target).and_then(|()| sync_parent(target)).map_err(failed)?;
+        Ok(progress)
+    };
+    let made = make();
+    match made {
+        Ok(_) => debug_assert!(matches!(Identity::read(target), Ok(Some(_)))),
+        // It may have filled the disk.
+        Err(_) => drop(fs::remove_dir_all(&unfinished)),
+    }
+    made
 }
 
 /// Checks that a snapshot file is whole: that [`restore`] would take it.
@@ -264,6 +272,10 @@ mod tests {
         for damaged in [chunks[..chunks.len() - 1].to_vec(), vec![chunks[0].clone(), vec![0xff; 600].into()]]
         {
             write(&path, &damaged);
+            // What had been restored until then was left beside, as large as the disk.
+            let config = Config { data_dir: folder.path().join("new"), ..Config::default() };
+            assert!(restore(&config, &path, Restore::default()).is_err());
+            assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "more than the snapshot is there");
             let error = check_snapshot(&path).unwrap_err().to_string();
             assert!(error.contains(&*path.to_string_lossy()), "{error}");
         }

@@ -310,9 +310,12 @@ async fn the_member_that_is_left_becomes_a_cluster_of_its_own() -> Result<()> {
     let kept = old_folders(&cluster, 2)?;
     ensure!(kept.len() == 1 && kept[0].join("identity.json").exists(), "the old folder is not kept");
     let unnamed = kept[0].with_extension("forced");
+    let copied = kept[0].with_extension("forced.snapshot");
     fs::rename(&kept[0], &unnamed)?;
+    fs::write(&copied, "all keys")?;
     cluster.restart(2)?;
     ensure!(old_folders(&cluster, 2)?.len() == 1 && !unnamed.exists(), "it has no name yet");
+    ensure!(!copied.exists(), "a copy of all keys is left");
     ensure!(read(&cluster, 2, "k", 0).await?[0].value == "new", "it was made again");
     let mut members = ClusterClient::new(cluster.channel(2).await?);
     let peer_ur_ls = vec![format!("http://{}", cluster.peer_address(0))];
