@@ -56,11 +56,15 @@ impl Engine {
 }
 
 impl Shared {
-    /// `policy` is about to be published.
+    /// `policy` is about to be published: whoever sees it is asked for rights.
     pub(crate) fn note_policy(&self, policy: &Policy) {
+        self.auth_on.store(policy.enabled(), Ordering::Relaxed);
+    }
+
+    /// `policy` is published: whoever is told of it finds it.
+    pub(crate) fn tell_policy(&self, policy: &Policy) {
         let now = (policy.enabled(), policy.revision());
         if *self.auth_changes.borrow() != now {
-            self.auth_on.store(policy.enabled(), Ordering::Relaxed);
             self.auth_changes.send_replace(now);
         }
     }

@@ -47,6 +47,11 @@ impl Caller {
         Ok(Self { identity, policy })
     }
 
+    /// Whoever asked while nobody had to say who asks.
+    pub(crate) fn nobody(policy: Arc<Policy>) -> Self {
+        Self { identity: Identity::Nobody, policy }
+    }
+
     /// The user's name; empty if nobody has said who asks.
     pub(crate) fn name(&self) -> &str {
         match &self.identity {

@@ -63,7 +63,10 @@ where
 
     fn call(&mut self, request: Request) -> Self::Future {
         if !self.gate.engine().auth_on() {
-            return Answering::Open { answer: self.inner.call(request) };
+            let path = request.uri().path();
+            let lost = grpc::tells_on(path).then(|| unasked(&self.gate, rules::of_call(path))).flatten();
+            let manner = Manner::of_call(path, path);
+            return Answering::Open { answer: self.inner.call(request), lost, manner };
         }
         // The clone has not been asked whether it is ready.
         let next = self.inner.clone();
@@ -76,8 +79,8 @@ pin_project! {
     /// A call.
     #[project = AnsweringProjection]
     pub(crate) enum Answering<F, E> {
-        /// Nobody is asked.
-        Open { #[pin] answer: F },
+        /// Nobody is asked. `lost`: the answer goes on, until somebody has to be.
+        Open { #[pin] answer: F, lost: Option<Boxed<Error>>, manner: Manner },
         /// It is judged first.
         Judged { answer: Boxed<Result<Response, E>> },
     }
@@ -87,11 +90,17 @@ impl<F, E> Future for Answering<F, E>
 where
     F: Future<Output = Result<Response, E>>,
 {
-    type Output = F::Output;
+    type Output = Result<Response, E>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match self.project() {
-            AnsweringProjection::Open { answer } => answer.poll(context),
+            AnsweringProjection::Open { answer, lost, manner } => {
+                let response = ready!(answer.poll(context))?;
+                Poll::Ready(Ok(match lost.take() {
+                    Some(lost) => response.map(|body| Body::new(Ending::new(body, lost, *manner))),
+                    None => response,
+                }))
+            }
             AnsweringProjection::Judged { answer } => answer.as_mut().poll(context),
         }
     }
@@ -107,17 +116,17 @@ where
         Some(call) => rules::of_call(call),
         None => rules::of_page(request.method().as_str(), path),
     };
-    let (is_call, of_etcd) = (grpc::is_call(path), call.is_some_and(|call| !call.starts_with("/quoin.")));
+    let manner = Manner::of_call(path, call.unwrap_or(path));
     let name = request.extensions().get::<Arrived>().and_then(|arrived| arrived.name.as_ref());
     match admit(&gate, need, request.headers(), name).await {
         Ok(caller) => {
             let lost = lost(Arc::clone(&gate), caller.clone(), need);
             let response = caller.run(inner.call(request)).await?;
-            Ok(response.map(|body| Body::new(Ending { body, lost: Some(lost), gone: 0, is_call })))
+            Ok(response.map(|body| Body::new(Ending::new(body, lost, manner))))
         }
         Err(error) => Ok(match call {
-            Some(_) if is_call => status(error, of_etcd).into_http(),
-            Some(_) => gateway::failed(&status(error, of_etcd)),
+            Some(_) if manner.is_call => status(error, manner.of_etcd).into_http(),
+            Some(_) => gateway::failed(&status(error, manner.of_etcd)),
             None => http::refused(error).map(Body::new),
         }),
     }
@@ -172,8 +181,38 @@ fn lost(gate: Arc<Gate>, caller: Caller, need: Need) -> Boxed<Error> {
     })
 }
 
+/// As [`lost`], for an answer that goes on and began while nobody was asked. Those that are judged by their keys end
+/// by themselves.
+fn unasked(gate: &Arc<Gate>, need: Need) -> Option<Boxed<Error>> {
+    let of_a_part = matches!(need, Need::Part(..) | Need::Root);
+    of_a_part.then(|| lost(Arc::clone(gate), Caller::nobody(gate.engine().policy()), need))
+}
+
 /// Frames of the answer to a call of one answer: a message, and the status.
 const ANSWER_FRAMES: usize = 2;
+
+/// How an answer goes out.
+#[derive(Clone, Copy)]
+pub(crate) struct Manner {
+    /// It ends with a status.
+    is_call: bool,
+    /// For etcd's clients.
+    of_etcd: bool,
+    /// It says more for as long as the client listens.
+    goes_on: bool,
+}
+
+impl Manner {
+    /// Of the answer to a method of gRPC, which was called at `path`.
+    fn of_call(path: &str, method: &str) -> Self {
+        let of_etcd = grpc::is_call(method) && !method.starts_with("/quoin.");
+        Self { is_call: grpc::is_call(path), of_etcd, goes_on: grpc::tells_on(method) }
+    }
+
+    fn of_page(path: &str) -> Self {
+        Self { is_call: false, of_etcd: false, goes_on: http::tells_on(path) }
+    }
+}
 
 /// A body that ends when the right to it is taken away.
 struct Ending<B> {
@@ -182,8 +221,13 @@ struct Ending<B> {
     lost: Option<Boxed<Error>>,
     /// Frames that have gone.
     gone: usize,
-    /// It ends with a status.
-    is_call: bool,
+    manner: Manner,
+}
+
+impl<B> Ending<B> {
+    fn new(body: B, lost: Boxed<Error>, manner: Manner) -> Self {
+        Self { body, lost: Some(lost), gone: 0, manner }
+    }
 }
 
 impl<B: HttpBody<Data = Bytes> + Unpin> HttpBody for Ending<B> {
@@ -197,7 +241,8 @@ impl<B: HttpBody<Data = Bytes> + Unpin> HttpBody for Ending<B> {
         let this = &mut *self;
         let Some(lost) = &mut this.lost else { return Poll::Ready(None) };
         // What a call of one answer has done is told in any case; what streams goes on only with the right.
-        let mut over = if this.gone < ANSWER_FRAMES { Poll::Pending } else { lost.as_mut().poll(context) };
+        let told = !this.manner.goes_on && this.gone < ANSWER_FRAMES;
+        let mut over = if told { Poll::Pending } else { lost.as_mut().poll(context) };
         if over.is_pending() {
             if let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(context) {
                 this.gone += 1;
@@ -207,12 +252,12 @@ impl<B: HttpBody<Data = Bytes> + Unpin> HttpBody for Ending<B> {
         }
         let error = ready!(over);
         this.lost = None;
-        if !this.is_call {
+        if !this.manner.is_call {
             return Poll::Ready(None);
         }
         let mut trailers = HeaderMap::new();
         // A status whose text is no header: its code alone.
-        let _ = status(error, true).add_header(&mut trailers);
+        let _ = status(error, this.manner.of_etcd).add_header(&mut trailers);
         Poll::Ready(Some(Ok(Frame::trailers(trailers))))
     }
 
@@ -236,19 +281,46 @@ async fn page(
     request: axum::extract::Request,
     next: Next,
 ) -> axum::response::Response {
-    if !gate.engine().auth_on() {
+    let path = matched.as_ref().map_or_else(|| request.uri().path(), MatchedPath::as_str);
+    if !gate.engine().auth_on() && !http::tells_on(path) {
         return next.run(request).await;
     }
-    let path = matched.as_ref().map_or_else(|| request.uri().path(), MatchedPath::as_str);
-    let need = rules::of_page(request.method().as_str(), path);
+    let (need, manner) = (rules::of_page(request.method().as_str(), path), Manner::of_page(path));
+    if !gate.engine().auth_on() {
+        let lost = unasked(&gate, need);
+        let response = next.run(request).await;
+        return match lost {
+            Some(lost) => response.map(|body| axum::body::Body::new(Ending::new(body, lost, manner))),
+            None => response,
+        };
+    }
     let name = request.extensions().get::<CommonName>();
     match admit(&gate, need, request.headers(), name).await {
         Ok(caller) => {
             let lost = lost(Arc::clone(&gate), caller.clone(), need);
             let response = caller.run(next.run(request)).await;
-            response
-                .map(|body| axum::body::Body::new(Ending { body, lost: Some(lost), gone: 0, is_call: false }))
+            response.map(|body| axum::body::Body::new(Ending::new(body, lost, manner)))
         }
         Err(error) => http::refused(error).into_response(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::body::Body;
+    use std::future::{poll_fn, ready};
+
+    /// A client that let nothing through while its right was taken away was told what came after that, once it did.
+    #[tokio::test]
+    async fn what_goes_on_tells_nothing_more_once_the_right_is_gone() {
+        for (goes_on, tells) in [(true, false), (false, true)] {
+            let manner = Manner { is_call: true, of_etcd: false, goes_on };
+            let lost: Boxed<Error> = Box::pin(ready(Known::PermissionDenied.into()));
+            let mut body = Ending::new(Body::from("secret"), lost, manner);
+            let frame = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await.unwrap().unwrap();
+            assert_eq!(frame.is_data(), tells);
+            assert_eq!(frame.is_trailers(), !tells);
+        }
     }
 }

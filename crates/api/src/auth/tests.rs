@@ -672,3 +672,144 @@ fn a_watch_ends_with_the_right_to_its_keys() {
     assert!(ended.canceled);
     assert_eq!(ended.cancel_reason, denied);
 }
+
+/// A stream that was told of a change before the users and roles were there judged by the old ones, and went on for
+/// ever.
+#[test]
+fn who_is_told_of_a_change_finds_it() {
+    const CHANGES: u64 = 300;
+    let world = World::new();
+    let (mut changes, engine) = (world.engine.watch_policy(), world.engine.clone());
+    let last = engine.policy().revision() + CHANGES;
+    let looking = std::thread::spawn(move || {
+        let mut early = 0;
+        loop {
+            let told = changes.borrow_and_update().1;
+            early += u64::from(engine.policy().revision() < told);
+            if told == last {
+                return early;
+            }
+        }
+    });
+    (0..CHANGES).for_each(|number| world.apply(Operation::AddRole(format!("r{number}"))));
+    assert_eq!(looking.join().unwrap(), 0, "times that the state of before was found");
+}
+
+/// Whoever listened when authentication was turned on went on listening.
+#[test]
+fn what_streams_ends_when_authentication_is_turned_on() {
+    let world = World::new();
+    // Those of one request wait for the end of the client's part.
+    let (one, many) = (
+        ["/quoin.ledger.v1.Ledger/Events", "/quoin.route.v1.Route/Watch"],
+        ["/quoin.route.v1.Route/GetStream", "/quoin.table.v1.Table/LookupStream"],
+    );
+    let paths = || one.into_iter().chain(many);
+    let pages = ["/v1/events", "/v1/rules/events?vni=1"];
+    let (streams, connections) = world.runtime.block_on(async {
+        let mut streams = Vec::new();
+        for path in paths() {
+            let mut client = Grpc::new(world.channel().await);
+            client.ready().await.unwrap();
+            // All nodes, for a watch of the route face; the others have no such field.
+            let request = one.contains(&path).then_some(Bytes::from_static(b"\x20\x01"));
+            let requests = tokio_stream::iter(request);
+            let answer = if one.contains(&path) {
+                client.streaming(Request::new(requests), PathAndQuery::from_static(path), Raw).await
+            } else {
+                let requests = tokio_stream::StreamExt::chain(requests, tokio_stream::pending());
+                client.streaming(Request::new(requests), PathAndQuery::from_static(path), Raw).await
+            };
+            streams.push(answer.unwrap().into_inner());
+        }
+        let mut connections = Vec::new();
+        for page in pages {
+            let mut stream = TcpStream::connect(world.http).await.unwrap();
+            stream.write_all(format!("GET {page} HTTP/1.1\r\nhost: h\r\n\r\n").as_bytes()).await.unwrap();
+            let mut answer = [0; 12];
+            stream.read_exact(&mut answer).await.unwrap();
+            assert_eq!(&answer, b"HTTP/1.1 200");
+            connections.push(stream);
+        }
+        (streams, connections)
+    });
+    world.enable();
+    world.runtime.block_on(async {
+        let patience = std::time::Duration::from_secs(20);
+        for (path, mut stream) in paths().zip(streams) {
+            let ended = async {
+                while stream.message().await?.is_some() {}
+                Ok::<_, Status>(())
+            };
+            let ended = tokio::time::timeout(patience, ended).await.expect(path);
+            assert_eq!(ended.unwrap_err().code(), Code::Unauthenticated, "{path}");
+        }
+        for (page, mut stream) in pages.into_iter().zip(connections) {
+            let ended = async {
+                let mut answer = String::new();
+                // The end of a body in pieces.
+                while !answer.ends_with("\r\n0\r\n\r\n") {
+                    let mut piece = [0; 4096];
+                    let read = stream.read(&mut piece).await.unwrap();
+                    assert_ne!(read, 0, "{answer}");
+                    answer += &String::from_utf8_lossy(&piece[..read]);
+                }
+            };
+            tokio::time::timeout(patience, ended).await.expect(page);
+        }
+    });
+}
+
+/// What was queued as one user, or under rights that were taken away while the password was compared, was done as the
+/// next.
+#[test]
+fn what_multi_queued_and_watched_is_judged_for_whoever_execs() {
+    let world = World::new();
+    world.enable();
+    world.grant(keys(2, "k", "l"));
+    let ann = format!("AUTH ann {}", PLANTED[1]);
+    for other in ["AUTH bob other", &ann, "HELLO 3 AUTH bob other"] {
+        let answers = world.lines(&[&ann, "SET k secret", "MULTI", "GET k", other, "EXEC"]);
+        assert_eq!(answers[3], "+QUEUED");
+        assert!(answers[5].starts_with("-EXECABORT"), "{other}: {answers:?}");
+    }
+    // Whether the key has changed is told to who may read it.
+    for (other, told) in [(&ann[..], "*-1"), ("AUTH bob other", "-NOPERM")] {
+        let answers = world.lines(&[&ann, "WATCH k", "SET k 2", other, "MULTI", "EXEC"]);
+        assert!(answers[5].starts_with(told), "{answers:?}");
+    }
+}
+
+/// After any change of any role, all that came on a stream was refused, until the client opened another.
+#[test]
+fn a_stream_of_operations_goes_on_under_changed_roles() {
+    use quoin_proto::quoin::kv::v1 as kv;
+    let world = World::new();
+    world.enable();
+    world.grant(keys(2, "k", "l"));
+    let token = world.token("ann", PLANTED[1]).unwrap();
+    let (sender, requests) = tokio::sync::mpsc::channel(1);
+    let mut request = Request::new(tokio_stream::wrappers::ReceiverStream::new(requests));
+    request.metadata_mut().insert("token", token.parse().unwrap());
+    let mut stream = world.runtime.block_on(async {
+        let mut client = kv::kv_client::KvClient::new(world.channel().await);
+        client.stream(request).await.unwrap().into_inner()
+    });
+    let mut put = || {
+        world.runtime.block_on(async {
+            let put = kv::PutRequest { key: "k".into(), ..Default::default() };
+            let operation = Some(kv::Operation { operation: Some(kv::operation::Operation::Put(put)) });
+            let operations = vec![kv::TaggedOperation { id: 1, operation }];
+            sender.send(kv::StreamRequest { operations }).await.unwrap();
+            let mut answer = stream.message().await.unwrap().unwrap();
+            answer.results.remove(0).result.unwrap().result.unwrap()
+        })
+    };
+    let is_done = |result: &kv::result::Result| matches!(result, kv::result::Result::Put(_));
+    assert!(is_done(&put()));
+    world.apply(Operation::AddRole("other".into()));
+    let result = put();
+    assert!(is_done(&result), "{result:?}");
+    world.revoke(keys(2, "k", "l"));
+    assert!(!is_done(&put()));
+}

@@ -72,6 +72,26 @@ pub(crate) fn streams(path: &str) -> bool {
     )
 }
 
+/// Whether the calls of a method have any number of answers.
+pub(crate) fn tells_on(path: &str) -> bool {
+    matches!(
+        path,
+        "/etcdserverpb.KV/RangeStream"
+            | "/etcdserverpb.Watch/Watch"
+            | "/etcdserverpb.Lease/LeaseKeepAlive"
+            | "/etcdserverpb.Maintenance/Snapshot"
+            | "/v3electionpb.Election/Observe"
+            | "/quoin.kv.v1.Kv/Stream"
+            | "/quoin.ledger.v1.Ledger/Stream"
+            | "/quoin.ledger.v1.Ledger/Events"
+            | "/quoin.route.v1.Route/GetStream"
+            | "/quoin.route.v1.Route/Watch"
+            | "/quoin.route.v1.Route/Subscribe"
+            | "/quoin.table.v1.Table/LookupStream"
+            | "/quoin.table.v1.Table/Changes"
+    )
+}
+
 /// All services, except health.
 pub(crate) fn routes(
     engine: &Engine,
@@ -129,8 +149,9 @@ mod tests {
     use super::*;
     use std::path::Path;
 
-    /// Calls `see` with the path of each method in the texts below `folder`, and whether it takes a stream.
-    fn methods(folder: &Path, see: &mut impl FnMut(&str, bool)) {
+    /// Calls `see` with the path of each method in the texts below `folder`, and whether it takes a stream, and answers with
+    /// one.
+    fn methods(folder: &Path, see: &mut impl FnMut(&str, bool, bool)) {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
             if path.is_dir() {
@@ -145,7 +166,8 @@ mod tests {
                         ["package", name, ..] => package = name,
                         ["service", name, ..] => service = name,
                         ["rpc", name, first, ..] => {
-                            see(&format!("/{package}.{service}/{name}"), first == "stream")
+                            let answers = line.replace(' ', "").contains("returns(stream");
+                            see(&format!("/{package}.{service}/{name}"), first == "stream", answers);
                         }
                         _ => {}
                     }
@@ -156,12 +178,13 @@ mod tests {
 
     #[test]
     fn the_methods_that_take_streams_are_known() {
-        let mut streaming = 0;
+        let (mut streaming, mut telling) = (0, 0);
         let proto = Path::new(env!("CARGO_MANIFEST_DIR")).join("../proto");
-        methods(&proto, &mut |path, stream| {
-            assert_eq!(streams(path), stream, "{path}");
-            streaming += usize::from(stream);
+        methods(&proto, &mut |path, takes, tells| {
+            assert_eq!((streams(path), tells_on(path)), (takes, tells), "{path}");
+            streaming += usize::from(takes);
+            telling += usize::from(tells);
         });
-        assert_eq!(streaming, 8);
+        assert_eq!((streaming, telling), (8, 13));
     }
 }

@@ -66,6 +66,11 @@ pub(super) fn openapi() -> utoipa::openapi::OpenApi {
     document::document()
 }
 
+/// Whether the answer of a page goes on for as long as the client listens.
+pub(super) fn tells_on(path: &str) -> bool {
+    matches!(path, "/v1/events" | "/v1/rules/events")
+}
+
 /// The answer to a request that may not be made.
 pub(super) fn refused(error: Error) -> Response {
     problem::Problem::from(error).into_response()
@@ -121,6 +126,14 @@ mod tests {
     use axum::routing::post;
     use std::time::Duration;
     use tower_service::Service;
+
+    #[test]
+    fn the_pages_that_tell_on_are_known() {
+        let document = serde_json::to_value(openapi()).unwrap();
+        for (path, operations) in document["paths"].as_object().unwrap() {
+            assert_eq!(tells_on(path), operations.to_string().contains("text/event-stream"), "{path}");
+        }
+    }
 
     #[test]
     fn missing_tables_are_named_a_few_of_them() {

@@ -180,8 +180,12 @@ impl Session {
         }
     }
 
-    /// From now on the client is this user.
+    /// From now on the client is this user. What MULTI has queued was judged for who it was before, and by the users and
+    /// roles of then.
     pub(super) fn become_user(&mut self, identity: Identity) {
+        if let Some(queue) = &mut self.queue {
+            queue.spoil();
+        }
         self.identity = identity;
         self.caller = Caller::new(self.identity.clone(), self.server.engine.policy()).ok();
     }
@@ -240,6 +244,14 @@ impl Session {
     /// did not hold, that may have been one on the stamp, so the stamp is gone by.
     pub(super) fn see_own_writes(&mut self, held: bool) {
         let (view, bytes_max) = (self.server.engine.latest(), self.server.engine.limits().response_bytes_max);
+        // **Invariant: Newest rights.** Under other users and roles than those by which the round is judged, it sees
+        // nothing more.
+        let auth = &view.memory().auth;
+        let judged_by = self.caller.as_ref().map(|caller| caller.policy().revision());
+        if auth.enabled() && judged_by != Some(auth.revision()) {
+            self.sight = None;
+            return;
+        }
         let sight = if held { Sight::of } else { Sight::of_stamp };
         self.sight = Some(sight(view, bytes_max));
     }

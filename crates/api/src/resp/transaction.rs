@@ -6,6 +6,7 @@ use super::queue::{Queue, Queued};
 use super::reply::Reply;
 use super::scripts::{self, Scripts, Spent, evaluate};
 use super::session::Session;
+use crate::auth::check;
 use crate::commands::in_place;
 use crate::error::{Error, Kind};
 use bytes::Bytes;
@@ -122,6 +123,8 @@ pub(super) async fn exec(session: &mut Session, _: &[Bytes]) -> Result<Reply, Er
         return Ok(Reply::error("EXECABORT Transaction discarded because of previous errors."));
     };
     let server = Arc::clone(&session.server);
+    // Whether they have changed is told, and WATCH may have been allowed long ago, or to somebody else.
+    check(&server.engine, |access| watched.iter().all(|(key, _)| access.reads(key, b"")))?;
     let (scripts, limits, spent) = (&server.scripts, server.engine.limits(), Spent::default());
     let run_all = |keys: &mut Keys<'_>| -> Result<Vec<Reply>, Failed> {
         let run = |(queued, args): &(Queued, Vec<Bytes>)| match queued {

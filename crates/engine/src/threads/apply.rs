@@ -134,9 +134,12 @@ impl ApplyThread {
     fn publish(&self, store: Arc<LsmStore>, progress: Progress) {
         let memory = self.applier.memory();
         let clock = Arc::clone(&self.shared.clock);
-        // First, so that whoever sees the new state looks for rights.
-        self.shared.note_policy(&memory.auth);
+        let policy = Arc::clone(&memory.auth);
+        // Before, so that whoever sees the new state looks for rights.
+        self.shared.note_policy(&policy);
         self.shared.published.store(Arc::new(Published { store, memory, progress, clock }));
+        // Behind, so that a stream that looks again does not find the rights of before and go on.
+        self.shared.tell_policy(&policy);
     }
 
     fn install(&mut self, received: ReceivedSnapshot) -> Result<(), StoreError> {

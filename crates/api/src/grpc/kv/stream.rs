@@ -74,7 +74,8 @@ impl Stream {
                 if group.is_empty() {
                     break;
                 }
-                self.start(group).await;
+                // A stream outlives changes of users and roles.
+                auth::renewed(&self.engine, self.start(group)).await?;
             }
         }
     }

@@ -5,7 +5,8 @@ use super::*;
 use crate::auth::{Gate, Identity};
 use crate::budget::Budget;
 use crate::testing::{settings, start};
-use quoin_engine::{Limits, Settings};
+use quoin_core::auth::{AddUser, Enable, Grant, KeyRange, KeyRights, Operation, RoleGrant, Scope, UserRole};
+use quoin_engine::{Engine, Limits, Settings, admission};
 use quoin_library::{Library, TableConfig};
 use std::sync::Arc;
 use tokio::io::AsyncWriteExt;
@@ -124,5 +125,57 @@ fn what_connections_queue_is_bounded_in_total() {
         third.write_all(&set(700_000)).await.unwrap();
         third.write_all(b"EXEC\r\n").await.unwrap();
         expect(&mut third, "+OK\r\n+QUEUED\r\n*1\r\n+OK\r\n").await;
+    });
+}
+
+/// Turns authentication on, with a user `ann` who may read the key and the channel `k`; returns what took that away.
+async fn with_ann(server: &Server) -> Operation {
+    let read = KeyRange { rights: KeyRights::Read as i32, key: "k".into(), range_end: Bytes::new() };
+    let grant = RoleGrant { role: "r".into(), grant: Some(Grant { scope: Some(Scope::Keys(read)) }) };
+    let with =
+        |user: &str, role: &str| Operation::GrantRole(UserRole { user: user.into(), role: role.into() });
+    let user = |name: &str| Operation::AddUser(AddUser { name: name.into(), hash: String::new() });
+    for operation in [
+        user("root"),
+        with("root", "root"),
+        user("ann"),
+        Operation::AddRole("r".into()),
+        Operation::Grant(grant.clone()),
+        with("ann", "r"),
+        Operation::Enable(Enable { secret: "s".into() }),
+    ] {
+        change(&server.engine, operation).await;
+    }
+    Operation::Revoke(grant)
+}
+
+async fn change(engine: &Engine, operation: Operation) {
+    let revision = engine.policy().revision();
+    let reply = admission::admitted(revision, engine.propose(operation.into_command())).await.unwrap();
+    assert!(matches!(reply, quoin_core::Reply::Auth(reply) if reply.result.is_ok()));
+}
+
+fn ann() -> Identity {
+    Identity::User { name: "ann".into(), since: None }
+}
+
+/// The commands behind a write that came together with it read the newest state by the rights of when they came.
+#[test]
+fn what_a_round_sees_is_never_newer_than_what_it_was_judged_by() {
+    with_server(1 << 20, async |server| {
+        let revoke = with_ann(&server).await;
+        let mut session = Session::new(Arc::clone(&server), "a:1", ann(), Arc::default());
+        session.begin_round();
+        let caller = session.caller().unwrap();
+        caller
+            .run(async {
+                session.sight().await.map(drop).unwrap();
+                session.see_own_writes(true);
+                session.sight().await.map(drop).unwrap();
+                change(&server.engine, revoke).await;
+                session.see_own_writes(true);
+                assert!(session.sight().await.is_err());
+            })
+            .await;
     });
 }
