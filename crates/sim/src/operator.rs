@@ -115,7 +115,9 @@ impl World {
             let Some(place) = self.place_of(self.operator.member) else { return };
             self.operator.busy = Some((place, Stage::Leave));
         } else if voters.len() < MEMBERS_MAX {
-            let (place, learner) = (self.nodes.len(), self.rng.random_bool(0.5));
+            // A second voter is needed for the majority at once. If the only leader ends before it answers, there is none
+            // whom to ask whether the member was added, and so whether to start it. As a learner it runs by then.
+            let (place, learner) = (self.nodes.len(), self.rng.random_bool(0.5) || voters.len() == 1);
             let (folder, disk) = (self.new_folder(), self.rng.random());
             let mut node = Node::new(place, 0, folder, disk);
             // Until it is a member, it is nobody's.
