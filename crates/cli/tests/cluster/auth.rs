@@ -90,10 +90,13 @@ fn only_users_are_let_in_and_tokens_outlive_a_leader() -> Result<()> {
         let said = refused(&by("ann", "wrong", &ask(&["kv", "get", "app/1"]))?)?;
         ensure!(said.contains("authentication failed"), "{said}");
         // Replicas ask each other on behalf of whoever asks them.
-        let status = done(&by("root", ROOT, &ask(&["cluster", "status", "--json"]))?)?;
-        let status: serde_json::Value = serde_json::from_str(&status)?;
-        let replicas = status["replicas"].as_array().context("replicas")?;
-        ensure!(replicas.iter().all(|replica| replica["applied"].is_u64()), "{status}");
+        wait_blocking("every replica to have said where it serves clients", || {
+            let status = done(&by("root", ROOT, &ask(&["cluster", "status", "--json"]))?)?;
+            let status: serde_json::Value = serde_json::from_str(&status)?;
+            let replicas = status["replicas"].as_array().context("replicas")?;
+            ensure!(replicas.iter().all(|replica| replica["applied"].is_u64()), "{status}");
+            anyhow::Ok(())
+        })?;
     }
     let runtime = tokio::runtime::Runtime::new()?;
     let channel = |address: &str| Channel::from_shared(format!("http://{address}"));
