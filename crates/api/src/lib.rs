@@ -42,6 +42,7 @@ mod resp;
 mod stall;
 #[cfg(test)]
 mod testing;
+mod time;
 mod unix_socket;
 mod wrong_port;
 

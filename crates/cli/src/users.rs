@@ -5,6 +5,7 @@ use crate::outcome::Write as _;
 use crate::output::{self, text};
 use anyhow::{Result, ensure};
 use clap::{Args, Subcommand, ValueEnum};
+use quoin_core::store;
 use quoin_load::client::Channel;
 use quoin_load::client::credentials;
 use quoin_proto::authpb::{Permission, UserAddOptions};
@@ -243,12 +244,10 @@ impl Keys {
     }
 }
 
-/// Where the keys with a prefix end, as etcd's clients say it.
+/// Where the keys with a prefix end, as etcd's clients say it: a zero byte where no key is behind them.
 fn prefix_end(prefix: &[u8]) -> Vec<u8> {
-    let Some(last) = prefix.iter().rposition(|byte| *byte < u8::MAX) else { return vec![0] };
-    let mut end = prefix[..=last].to_vec();
-    end[last] += 1;
-    end
+    let end = store::prefix_end(prefix);
+    if end.is_empty() { vec![0] } else { end }
 }
 
 /// What to do about a change without an answer.
@@ -368,13 +367,14 @@ pub(crate) async fn role(role: Role) -> Result<ExitCode> {
             let told = format!("role {role} grants it");
             let rights = rights.into_iter().fold(0, |sum, right| sum | right as u32);
             let grant = Some(parts::PartRights { part: part as i32, rights });
-            PartsClient::new(connection.any().await?).grant(parts::GrantRequest { role, grant }).await?;
+            let grant = parts::GrantRequest { role, grant };
+            PartsClient::new(connection.any().await?).grant(grant).await.or_look(look)?;
             done(&connection, &told)
         }
         Role::RevokePart { name: role, part, connection } => {
             let told = format!("role {role} grants it no more");
             let revoke = parts::RevokeRequest { role, part: part as i32 };
-            PartsClient::new(connection.any().await?).revoke(revoke).await?;
+            PartsClient::new(connection.any().await?).revoke(revoke).await.or_look(look)?;
             done(&connection, &told)
         }
     }

@@ -65,8 +65,8 @@ where
         if !self.gate.engine().auth_on() {
             let path = request.uri().path();
             let lost = grpc::tells_on(path).then(|| unasked(&self.gate, rules::of_call(path))).flatten();
-            let manner = Manner::of_call(path, path);
-            return Answering::Open { answer: self.inner.call(request), lost, manner };
+            let lost = lost.map(|lost| (lost, Manner::of_call(path, path)));
+            return Answering::Open { answer: self.inner.call(request), lost };
         }
         // The clone has not been asked whether it is ready.
         let next = self.inner.clone();
@@ -79,8 +79,8 @@ pin_project! {
     /// A call.
     #[project = AnsweringProjection]
     pub(crate) enum Answering<F, E> {
-        /// Nobody is asked. `lost`: the answer goes on, until somebody has to be.
-        Open { #[pin] answer: F, lost: Option<Boxed<Error>>, manner: Manner },
+        /// Nobody is asked. `lost`: the answer goes on, in this manner, until somebody has to be.
+        Open { #[pin] answer: F, lost: Option<(Boxed<Error>, Manner)> },
         /// It is judged first.
         Judged { answer: Boxed<Result<Response, E>> },
     }
@@ -94,10 +94,10 @@ where
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match self.project() {
-            AnsweringProjection::Open { answer, lost, manner } => {
+            AnsweringProjection::Open { answer, lost } => {
                 let response = ready!(answer.poll(context))?;
                 Poll::Ready(Ok(match lost.take() {
-                    Some(lost) => response.map(|body| Body::new(Ending::new(body, lost, *manner))),
+                    Some((lost, manner)) => response.map(|body| Body::new(Ending::new(body, lost, manner))),
                     None => response,
                 }))
             }

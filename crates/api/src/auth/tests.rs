@@ -2,6 +2,7 @@
 //! document and the tables of paths, so that a new one without a rule fails here.
 
 use super::rules::{self, CALLS, Need, PAGES};
+use crate::gateway::call::Raw;
 use crate::testing::{settings, start};
 use crate::{Ports, Servers, serve};
 use axum::http::uri::PathAndQuery;
@@ -21,7 +22,6 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
 use tonic::client::Grpc;
-use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
 
@@ -200,44 +200,6 @@ impl Drop for World {
         if let Some(running) = self.running.take() {
             running.stop();
         }
-    }
-}
-
-/// Messages as they are.
-struct Raw;
-
-impl Codec for Raw {
-    type Encode = Bytes;
-    type Decode = Bytes;
-    type Encoder = Self;
-    type Decoder = Self;
-
-    fn encoder(&mut self) -> Self {
-        Self
-    }
-
-    fn decoder(&mut self) -> Self {
-        Self
-    }
-}
-
-impl Encoder for Raw {
-    type Item = Bytes;
-    type Error = Status;
-
-    fn encode(&mut self, message: Bytes, out: &mut EncodeBuf<'_>) -> Result<(), Status> {
-        bytes::BufMut::put(out, message);
-        Ok(())
-    }
-}
-
-impl Decoder for Raw {
-    type Item = Bytes;
-    type Error = Status;
-
-    fn decode(&mut self, message: &mut DecodeBuf<'_>) -> Result<Option<Bytes>, Status> {
-        let length = bytes::Buf::remaining(message);
-        Ok(Some(bytes::Buf::copy_to_bytes(message, length)))
     }
 }
 

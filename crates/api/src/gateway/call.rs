@@ -156,7 +156,7 @@ fn fault(error: impl std::fmt::Display) -> Status {
 }
 
 /// Messages as they are.
-struct Raw;
+pub(crate) struct Raw;
 
 impl Codec for Raw {
     type Encode = Bytes;

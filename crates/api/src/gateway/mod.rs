@@ -6,12 +6,12 @@
 //! `split.rs` finds the objects of a body, `body.rs` bounds them, `call.rs` calls, `answer.rs` says what went wrong in
 //! etcd's words.
 //!
-//! Deliberately absent: CORS. Authentication is by network, so a page of some web site must not reach the gateway
-//! through the browser of somebody inside: requests from pages of other origins are refused.
+//! Deliberately absent: CORS. A node without users trusts whoever reaches it, so a page of some web site must not reach the
+//! gateway through the browser of somebody inside: requests from pages of other origins are refused.
 
 mod answer;
 mod body;
-mod call;
+pub(crate) mod call;
 mod decode;
 mod encode;
 pub(crate) mod pages;

@@ -16,7 +16,6 @@ mod ledger;
 mod lists;
 mod problem;
 mod route;
-pub(crate) mod time;
 
 pub(super) use connections::serve;
 

@@ -17,5 +17,4 @@ pub(crate) use feed::{Feed, PIECE_BYTES, Piece, places};
 pub(crate) use limits::{TIMEOUT_MS_MAX, check_metadata_bytes, check_texts, check_transfer_metadata};
 pub(crate) use past::{account_at, check_past, revision_at};
 pub(crate) use query::{TransferQuery, index_rows, query_transfers};
-pub(crate) use token::Place;
-pub(crate) use token::{Origin, Token, check_first, is_seen};
+pub(crate) use token::{Origin, Place, Token, check_first};

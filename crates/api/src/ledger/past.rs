@@ -2,7 +2,7 @@
 
 use crate::commands::long_read;
 use crate::error::{Error, Kind};
-use crate::http::time;
+use crate::time;
 use quoin_core::ledger::{self, Account, AccountCode};
 use quoin_core::{Progress, Revision, Stamp};
 use quoin_engine::ReadView;

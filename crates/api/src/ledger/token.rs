@@ -61,11 +61,6 @@ impl fmt::Display for Place {
     }
 }
 
-/// Whether a client that has seen all up to `seen`, and in its revision up to its place, has seen what is at `at`.
-pub(crate) fn is_seen(at: (Revision, Place), seen: (Revision, Option<Place>)) -> bool {
-    at.0 < seen.0 || at.0 == seen.0 && seen.1.is_none_or(|place| at.1.is_seen(place))
-}
-
 /// The history in which a place is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Origin {
@@ -121,6 +116,11 @@ fn parse(text: &str) -> Option<Token> {
 }
 
 impl Token {
+    /// Whether a client that is here has seen what is at a place of a revision.
+    pub(crate) fn covers(&self, at: (Revision, Place)) -> bool {
+        at.0 < self.revision || at.0 == self.revision && self.place.is_none_or(|seen| at.1.is_seen(seen))
+    }
+
     /// Checks that a client may go on after this place.
     ///
     /// # Errors

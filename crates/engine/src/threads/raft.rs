@@ -382,6 +382,7 @@ impl Drop for RaftThread {
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::apply::Applier;
     use super::super::apply::ApplyThread;
     use super::super::work::BYTES_MAX;
     use super::*;
@@ -401,6 +402,7 @@ mod tests {
     use quoin_store::StoreFolder;
     use std::collections::BTreeMap;
     use std::net::TcpListener;
+    use std::path::Path;
 
     impl RaftThread {
         /// Takes what comes within `patience`; false if nothing does.
@@ -470,16 +472,25 @@ mod tests {
         threads.into_iter().for_each(|thread| thread.join().unwrap());
     }
 
+    fn three() -> Founding {
+        let member = |id| system::Member { id, ..system::Member::default() };
+        Founding::of([1, 2, 3].map(member).into())
+    }
+
+    /// The first of three founders, which hears of no other.
+    fn one_of_three(folder: &Path) -> (Arc<Shared>, Replica, Applier) {
+        let founding = three();
+        let disk = Arc::new(SimDisk::new());
+        let owner = Owner { cluster: 7, id: 1, disk: 9, ..Owner::default() };
+        let opened = Opened::open(owner, folder, disk, Settings::default(), Some(&founding)).unwrap();
+        opened.into_parts()
+    }
+
     /// Two changes that were found to be safe at one time, one after the other, took the majority away.
     #[test]
     fn a_change_that_was_checked_for_other_voters_is_refused() {
         let folder = tempfile::tempdir().unwrap();
-        let member = |id| system::Member { id, ..system::Member::default() };
-        let founding = Founding::of([1, 2, 3].map(member).into());
-        let disk = Arc::new(SimDisk::new());
-        let owner = Owner { cluster: 7, id: 1, disk: 9, ..Owner::default() };
-        let opened = Opened::open(owner, folder.path(), disk, Settings::default(), Some(&founding)).unwrap();
-        let (shared, replica, _applier) = opened.into_parts();
+        let (shared, replica, _applier) = one_of_three(folder.path());
         let (appends, work) = (Arc::new(Queue::default()), Arc::new(WorkQueue::default()));
         let mut raft = RaftThread::new(shared, replica, appends, work);
         raft.publish_status();
@@ -532,19 +543,14 @@ mod tests {
     #[test]
     fn a_snapshot_that_was_not_installed_leaves_no_mark_in_the_log() {
         let folder = tempfile::tempdir().unwrap();
-        let member = |id| system::Member { id, ..system::Member::default() };
-        let founding = Founding::of([1, 2, 3].map(member).into());
-        let disk = Arc::new(SimDisk::new());
-        let owner = Owner { cluster: 7, id: 1, disk: 9, ..Owner::default() };
-        let opened = Opened::open(owner, folder.path(), disk, Settings::default(), Some(&founding)).unwrap();
-        let (shared, replica, _applier) = opened.into_parts();
+        let (shared, replica, _applier) = one_of_three(folder.path());
         let (appends, work) = (Arc::new(Queue::default()), Arc::new(WorkQueue::default()));
         let mut feeding =
             RaftThread::new(Arc::clone(&shared), replica, Arc::clone(&appends), Arc::clone(&work));
         work.end();
         let elsewhere = StoreFolder::open(&folder.path().join("received")).unwrap();
         let importer = elsewhere.import(GROUP.0, shared.settings.store.options()).unwrap();
-        let configuration = founding.configuration.clone();
+        let configuration = three().configuration;
         let (from, index, term) = (2, 90, machines::FOUNDING_TERM.0);
         let received = ReceivedSnapshot { from, index, term, configuration, importer };
         let (fed, raft) = std::sync::mpsc::channel();

@@ -3,9 +3,7 @@
 use super::translate;
 use crate::error::Error;
 use crate::grpc::outbound::{self, AnswerStream, Answers};
-use crate::ledger::{
-    Book, Feed, Origin, PIECE_BYTES, Piece, Place, Token, check_first, check_past, is_seen, places,
-};
+use crate::ledger::{Book, Feed, Origin, PIECE_BYTES, Piece, Token, check_first, check_past, places};
 use crate::life::Life;
 use quoin_core::{Revision, Stamp};
 use quoin_engine::Consistency;
@@ -35,7 +33,7 @@ pub(super) async fn stream(
             return Err(Error::invalid("resume: give no from_revision with it"));
         }
         token.check(book, "resume").await?;
-        (token.revision, Some((token.revision, token.place)))
+        (token.revision, Some(token))
     };
     let until = if until_revision == 0 { u64::MAX } else { until_revision };
     if until != u64::MAX {
@@ -51,7 +49,7 @@ pub(super) async fn stream(
 async fn send(
     mut feed: Feed,
     cluster: u64,
-    seen: Option<(Revision, Option<Place>)>,
+    seen: Option<Token>,
     until: Revision,
     pieces: Answers<pb::EventsResponse>,
 ) -> Result<(), Error> {
@@ -61,7 +59,7 @@ async fn send(
         let (mut events, mut last) = (Vec::new(), None);
         for part in parts {
             for (at, event) in places(part).into_iter().zip(translate::events(part)) {
-                if at.0 <= until && seen.is_none_or(|seen| !is_seen(at, seen)) {
+                if at.0 <= until && !seen.is_some_and(|seen| seen.covers(at)) {
                     last = Some((at, part.stamp()));
                     events.push(event);
                 }

@@ -67,8 +67,7 @@ pub(super) async fn sums(
     let cursor = asked.cursor.unwrap_or_default();
     let at = ids::revision_at(&view, asked.at_revision, asked.at_time.as_deref())?;
     let page = sum_balances(&desk.book, view, asked.prefix, at.map(|at| at.0), &cursor).await;
-    let (page, at, cursor) =
-        page.map_err(|error| Problem::of_request(error).renamed("revision", "at_revision"))?;
+    let (page, at, cursor) = page.map_err(Problem::of_request)?;
     let sums = page.sums.iter().map(|(currency, sum)| CurrencySum {
         currency: currency.to_string(),
         accounts: sum.accounts,

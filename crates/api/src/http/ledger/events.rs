@@ -14,7 +14,7 @@ use super::units::Units;
 use crate::error::Error;
 use crate::http::extract::Params;
 use crate::http::problem::Problem;
-use crate::ledger::{Feed, Origin, Piece, Place, Token, check_first, is_seen, places};
+use crate::ledger::{Feed, Origin, Piece, Place, Token, check_first, places};
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::IntoResponse;
@@ -68,14 +68,13 @@ pub(super) async fn follow(
         }
         (None, None) => desk.book.engine().latest().progress().revision.next(),
     };
-    let seen = token.map(|token| (token.revision, token.place));
     let feed = Feed::new(desk.book.engine(), first, PIECE_BYTES);
     let (batches, receiver) = mpsc::channel(BATCHES_MAX);
     tokio::spawn(async move {
         tokio::select! {
             () = desk.life.ended() => {}
             () = batches.closed() => {}
-            ended = send(&desk, feed, seen, &batches) => if let Err(error) = ended {
+            ended = send(&desk, feed, token, &batches) => if let Err(error) = ended {
                 tracing::debug!(%error, "an event stream ended");
             },
         }
@@ -88,12 +87,7 @@ pub(super) async fn follow(
 type Placed = ((Revision, Place), usize, Event);
 type Batches = mpsc::Sender<Vec<Event>>;
 
-async fn send(
-    desk: &Desk,
-    mut feed: Feed,
-    seen: Option<(Revision, Option<Place>)>,
-    batches: &Batches,
-) -> Result<(), Error> {
+async fn send(desk: &Desk, mut feed: Feed, seen: Option<Token>, batches: &Batches) -> Result<(), Error> {
     let mut units = Units::default();
     let mut piece = feed.read().await?;
     loop {
@@ -101,7 +95,7 @@ async fn send(
         let (mut batch, mut batch_bytes) = (Vec::new(), 0);
         for part in parts {
             for (at, bytes, event) in shown(desk, part, &mut units)? {
-                if seen.is_some_and(|seen| is_seen(at, seen)) {
+                if seen.is_some_and(|seen| seen.covers(at)) {
                     continue;
                 }
                 batch.push(event);

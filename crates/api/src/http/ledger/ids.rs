@@ -1,8 +1,8 @@
 //! Ids, keys, moments and amounts in the ledger's requests.
 
 use crate::http::problem::Problem;
-use crate::http::time;
 use crate::ledger::{self, check_past};
+use crate::time;
 use axum::http::HeaderMap;
 use quoin_core::ledger::{AmountError, Currency, Key, parse_amount};
 use quoin_core::{Revision, Stamp};

@@ -4,7 +4,7 @@
 //! numbers for floats.
 
 use crate::http::lists;
-use crate::http::time;
+use crate::time;
 use quoin_core::ledger::{
     self, ACCOUNTS_MAX, AccountRecord, Code, Currency, Entry, Kind, LOOKUP_MAX, Options, PendingState,
     Resolution, TRANSFERS_MAX, TransferState, TransferView, format_amount, format_signed,

@@ -3,7 +3,7 @@
 use super::model::unsigned;
 use crate::http::lists;
 use crate::http::problem::Problem;
-use crate::http::time;
+use crate::time;
 use quoin_core::route as core;
 use quoin_proto::quoin::route::v1 as pb;
 use serde::{Deserialize, Serialize};

@@ -24,7 +24,7 @@ pub(crate) fn format(ms: u64) -> String {
 }
 
 /// A time in UTC, as [`format`] writes it, with or without a fraction of a second; `None` for anything else.
-pub(super) fn parse(text: &str) -> Option<u64> {
+pub(crate) fn parse(text: &str) -> Option<u64> {
     let (date, time) = text.strip_suffix('Z')?.split_once('T')?;
     let number = |text: &str, digits: usize| {
         let plain = text.len() == digits && text.bytes().all(|byte| byte.is_ascii_digit());
