@@ -43,7 +43,7 @@ pub enum MemberError {
     /// Most of those who would vote have never started.
     #[error("re-configuration failed due to not enough started members")]
     NotStarted,
-    /// The voters that answer now would be no majority.
+    /// The voters that have answered for long enough would be no majority.
     #[error("unhealthy cluster")]
     Unhealthy,
     /// The command got no reply.
@@ -130,10 +130,11 @@ impl Engine {
         }
     }
 
-    /// etcd's rules for voters, with its answers: most of those who will vote have started, and most answer without the one
-    /// that is to be added or removed. One that does not answer can be removed, and where all answer one can be added.
+    /// etcd's rules for voters, with its answers: most of those who will vote have started, and most have answered for a
+    /// while (`raft.member_health_ms`), without the one that is to be added or removed. One that does not answer can be
+    /// removed, and the only voter can add another.
     ///
-    /// Etcd asks who has been connected for five seconds, this who has answered within an election timeout.
+    /// Etcd asks who has been connected for five seconds; this, who has answered the leader, since it leads.
     fn check_voters(
         &self,
         members: &[system::Member],
@@ -144,6 +145,7 @@ impl Engine {
             raft.followers.iter().any(|(other, matched, active)| *other == id && how(*matched, *active))
         };
         let answers = |id: u64| id == self.id() || follows(id, &|_, active| active);
+        let is_healthy = |id: u64| id == self.id() || raft.healthy.contains(&id);
         let has_started = |id: u64| {
             let is_named = members.iter().any(|member| member.id == id && !member.name.is_empty());
             is_named || answers(id) || follows(id, &|matched, _| matched > 0)
@@ -164,12 +166,9 @@ impl Engine {
             return Err(MemberError::NotStarted);
         }
         let healthy = match coming {
-            Voter::New => {
-                let answering = count(voters, &answers);
-                answering > future / 2 || answering == voters.len()
-            }
+            Voter::New => voters.len() == 1 || count(voters, &is_healthy) > future / 2,
             Voter::Promoted => true,
-            Voter::Leaves(id) => !answers(id) || count(&left, &answers) > left.len() / 2,
+            Voter::Leaves(id) => !answers(id) || count(&left, &is_healthy) > left.len() / 2,
         };
         if healthy { Ok(()) } else { Err(MemberError::Unhealthy) }
     }

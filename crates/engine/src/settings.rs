@@ -74,6 +74,9 @@ settings! {
         /// Ticks without a leader before an election; each replica draws between one and two of these.
         /// Default 8, at least 2, at most 1000, and more than raft.heartbeat_ticks.
         pub election_ticks: usize = 8,
+        /// Milliseconds for which most voters must have answered the leader without a break before a voter is added or
+        /// removed, unless it is one that does not answer. Default 5000, at least 0, at most 60000.
+        pub member_health_ms: u64 = 5_000,
         /// Maximum commands in one log entry. Default 4096, at least 1, at most 1000000.
         pub batch_commands_max: usize = 4096,
         /// Bytes after which a log entry takes no more commands. Default 1 MiB, at least 1 KiB, at most 16

@@ -24,6 +24,8 @@ pub struct RaftStatus {
     /// On the leader, for each member: id, newest matching entry, and whether a message of it came within two
     /// election timeouts (never true of the leader itself). Empty on others.
     pub followers: Vec<(u64, u64, bool)>,
+    /// On the leader, the members that have answered it for `raft.member_health_ms` without a break. Empty on others.
+    pub healthy: Vec<u64>,
     /// Members that vote.
     pub voters: Vec<u64>,
     /// Members that receive the log and do not vote.

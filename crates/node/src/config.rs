@@ -232,6 +232,7 @@ impl Config {
             ("raft.tick_ms", raft.tick_ms, 1..=1000),
             bound("raft.heartbeat_ticks", raft.heartbeat_ticks, 1, 100),
             bound("raft.election_ticks", raft.election_ticks, 2, 1000),
+            ("raft.member_health_ms", raft.member_health_ms, 0..=60_000),
             bound("raft.batch_commands_max", raft.batch_commands_max, 1, 1_000_000),
             // Two batches and a request fit into what may wait for one peer.
             bound("raft.batch_bytes_max", raft.batch_bytes_max, 1 << 10, REQUEST_BYTES_MAX as u64),

@@ -312,7 +312,11 @@ async fn members_are_added_promoted_and_removed_under_load() -> Result<()> {
     ensure!(list.len() == 4 && list.iter().all(|member| !member.is_learner), "{list:?}");
     let victim =
         list.iter().find(|member| member.name == format!("r{gone}")).context("the member to remove")?.id;
-    members.member_remove(etcd::MemberRemoveRequest { id: victim }).await?;
+    let remove = || {
+        let mut members = members.clone();
+        async move { members.member_remove(etcd::MemberRemoveRequest { id: victim }).await }
+    };
+    wait("the voters to have answered for five seconds", remove).await?;
     load.more(100).await?;
     wait("the removed member to learn of it", || async {
         cluster.log(gone).contains("delete its data folder before adding it anew")

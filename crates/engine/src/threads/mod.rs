@@ -15,6 +15,7 @@
 //! However a thread ends, it drops what waits for it, so that nobody waits for an answer from a thread that
 //! is gone. One that panics ends the replica, with the reason.
 
+mod answering;
 mod apply;
 mod expiry;
 mod lag;

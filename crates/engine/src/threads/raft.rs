@@ -1,5 +1,6 @@
 //! The raft thread: feeds inputs to the replica and carries out its effects.
 
+use super::answering::Answering;
 use super::expiry::Expiry;
 use super::lag::Lag;
 use super::send::send;
@@ -27,6 +28,7 @@ pub(super) struct RaftThread {
     received: Option<Box<ReceivedSnapshot>>,
     lag: Lag,
     expiry: Expiry,
+    answering: Answering,
     alone: alone::Watch,
     wall_clock: clock::Watch,
     replayed: bool,
@@ -52,6 +54,7 @@ impl RaftThread {
             received: None,
             lag: Lag::default(),
             expiry: Expiry::default(),
+            answering: Answering::default(),
             alone: alone::Watch::default(),
             wall_clock: clock::Watch::default(),
             replayed: false,
@@ -133,7 +136,10 @@ impl RaftThread {
     fn feed(&mut self, input: Input) {
         match input {
             Input::Message { from, group, message } => self.receive(from, group, message),
-            Input::PeerLost(peer) => self.replica.peer_lost(peer),
+            Input::PeerLost(peer) => {
+                self.answering.broke(peer);
+                self.replica.peer_lost(peer);
+            }
             Input::Propose(proposal) => self.replica.propose(proposal),
             Input::ProposePaced(proposal) => self.replica.propose_paced(proposal),
             Input::Read(waiter) => self.replica.read(waiter),
@@ -353,6 +359,9 @@ impl RaftThread {
     }
 
     fn publish_status(&mut self) {
+        let (followers, now_ms) = (self.replica.followers(), self.shared.now_ms());
+        self.answering.note(&followers, now_ms);
+        let healthy = self.answering.healthy(self.shared.settings.raft.member_health_ms, now_ms);
         let known_committed = self.replica.freshness().map(|freshness| freshness.committed);
         let replica = &self.replica;
         let configuration = replica.configuration();
@@ -364,7 +373,8 @@ impl RaftThread {
             known_committed,
             applied: replica.known_applied(),
             queued: replica.queued(),
-            followers: replica.followers(),
+            followers,
+            healthy,
             voters: configuration.voters.clone(),
             learners: configuration.learners.clone(),
         }));

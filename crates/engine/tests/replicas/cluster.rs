@@ -24,7 +24,7 @@ pub(crate) fn settings() -> Settings {
         name: String::new(),
         peer_address: String::new(),
         client_urls: vec!["http://client".into()],
-        raft: RaftConfig { tick_ms: 20, ..RaftConfig::default() },
+        raft: RaftConfig { tick_ms: 20, member_health_ms: 0, ..RaftConfig::default() },
         log: LogConfig {
             segment_bytes: 1 << 16,
             cache_bytes: 1 << 16,

@@ -103,6 +103,27 @@ async fn changes_that_would_harm_the_cluster_are_refused() {
     cluster.stop().await;
 }
 
+/// A voter could be added, or removed, beside one that had died just now and still counted as answering.
+#[tokio::test(flavor = "multi_thread")]
+async fn voters_change_only_beside_those_that_have_answered_for_a_while() {
+    let mut slow = settings();
+    slow.raft.member_health_ms = 60_000;
+    let mut cluster = Cluster::start(3, &slow);
+    let leader = cluster.leader().await;
+    let followers: Vec<u64> = (1..=3).filter(|id| *id != leader.id()).collect();
+    let answering = |id: &u64| progress_of(&leader, *id).is_some_and(|(_, active)| active);
+    until(&leader, "the others to answer", || followers.iter().all(answering)).await;
+    let change = |change| leader.change_members(change);
+    let (fourth, _listener) = Member::new(4, settings());
+    assert_eq!(change(MemberChange::Add(fourth.record(false))).await, Err(MemberError::Unhealthy));
+    assert_eq!(change(MemberChange::Remove(followers[1])).await, Err(MemberError::Unhealthy));
+    change(MemberChange::Add(fourth.record(true))).await.unwrap();
+    cluster.member(followers[0]).stop().await;
+    until(&leader, "the stopped member to be missed", || !answering(&followers[0])).await;
+    assert_eq!(change(MemberChange::Remove(followers[0])).await.unwrap().len(), 3, "who is away can go");
+    cluster.stop().await;
+}
+
 /// The second removal was checked against the voters of the last tick, and the one that was left had no majority.
 #[tokio::test(flavor = "multi_thread")]
 async fn removals_in_quick_succession_leave_a_majority() {
