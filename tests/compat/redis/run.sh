@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Clients of Redis against a cluster of three replicas: redis-py, libraries of limits and locks, and the crate redis do what
-# their users do, redis-benchmark runs its usual cases, and random commands are answered as a redis-server answers them.
+# Clients of Redis against a cluster of three replicas: redis-py, libraries of limits, locks, caches and sessions (Python, Node.js) and the crate redis do
+# what their users do, redis-benchmark runs its usual cases, and random commands are answered as a redis-server answers them.
 # usage: tests/compat/redis/run.sh        QUOIN_BIN, DIFFERENTIAL_COMMANDS (20000) and DIFFERENTIAL_SEED (1) from the environment
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
@@ -18,9 +18,17 @@ fi
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 # Their redis-py is newer than Debian's, and has a folder of its own.
-python3 -m pip install --quiet --disable-pip-version-check --target "$folder/python" limits==5.8.0 pottery==3.0.1 redis==8.1.0
+python3 -m pip install --quiet --disable-pip-version-check --target "$folder/python" limits==5.8.0 pottery==3.0.1 redis==8.1.0 \
+    django==5.2.19 flask==3.1.3 flask-session==0.8.0
 # shellcheck disable=SC2086 # several addresses
 PYTHONPATH="$folder/python" python3 "$here/limiters.py" $CLUSTER_RESP
+# shellcheck disable=SC2086 # several addresses
+PYTHONPATH="$folder/python" python3 "$here/sessions.py" $CLUSTER_RESP
+npm install --silent --no-audit --no-fund --no-package-lock --ignore-scripts --prefix "$folder/node" \
+    connect-redis@10.0.0 express@5.3.0 express-session@1.19.0 ioredis@6.0.0 rate-limiter-flexible@11.4.0 redis@6.3.1
+cp "$here/sessions.mjs" "$folder/node/"
+# shellcheck disable=SC2086 # several addresses
+node "$folder/node/sessions.mjs" $CLUSTER_RESP
 { echo key,value; for key in $(seq 1000); do printf '%d,%08d\n' "$key" "$key"; done; } >"$folder/table.csv"
 "$QUOIN_BIN" table build compat --input "$folder/table.csv" --output "$folder/table"
 "$QUOIN_BIN" table publish "$folder/table" --activate
