@@ -128,7 +128,10 @@ func settings(flags map[string]string, pages string) []string {
 	if flags["auto-compaction-retention"] == "" || flags["auto-compaction-retention"] == "0" {
 		args = append(args, "--history-auto-compaction=false")
 	}
-	known := map[string]bool{"initial-cluster": true, "initial-cluster-state": true, "listen-client-urls": true, "listen-peer-urls": true,
+	if flags["strict-reconfig-check"] == "false" {
+		args = append(args, "--raft-member-health-ms=0")
+	}
+	known := map[string]bool{"strict-reconfig-check": true, "initial-cluster": true, "initial-cluster-state": true, "listen-client-urls": true, "listen-peer-urls": true,
 		"advertise-client-urls": true, "initial-advertise-peer-urls": true, "client-cert-auth": true, "auto-tls": true}
 	for name, value := range flags {
 		if _, ours := renamed[name]; !ours && !known[name] {
