@@ -12,7 +12,7 @@ use crate::entry::Entry;
 use crate::store::{StoreError, View};
 use crate::tx::Tx;
 use crate::types::{Progress, Stamp};
-use crate::{auth, kv, ledger, route, system, table};
+use crate::{auth, function, kv, ledger, route, system, table};
 use bytes::{BufMut, Bytes, BytesMut};
 use std::sync::Arc;
 
@@ -32,6 +32,8 @@ pub enum Face {
     Table = table::FACE,
     /// Users and roles.
     Auth = auth::FACE,
+    /// Libraries of functions in Lua.
+    Function = function::FACE,
     /// No face: a command of one, and under which auth revision it was admitted. See [`Command::admitted`].
     Admitted = ADMITTED,
 }
@@ -52,6 +54,7 @@ impl TryFrom<u8> for Face {
             ledger::FACE => Ok(Self::Ledger),
             table::FACE => Ok(Self::Table),
             auth::FACE => Ok(Self::Auth),
+            function::FACE => Ok(Self::Function),
             ADMITTED => Ok(Self::Admitted),
             _ => Err(Malformed { what: "face" }),
         }
@@ -114,6 +117,13 @@ impl auth::Operation {
     }
 }
 
+impl function::Operation {
+    /// The encoded command.
+    pub fn into_command(self) -> Command {
+        Command { face: Face::Function, bytes: self.into_bytes() }
+    }
+}
+
 impl system::Operation {
     /// The encoded command.
     pub fn into_command(self) -> Command {
@@ -171,6 +181,8 @@ pub enum Reply {
     Table(table::Reply),
     /// From [`auth`]; the refusal of an old admission, whatever face the command was for.
     Auth(auth::Reply),
+    /// From [`function`].
+    Function(function::Reply),
 }
 
 /// What faces keep in memory for readers: derived from the store, changed by the machines, shared by
@@ -189,6 +201,8 @@ pub struct Memory {
     pub tables: Arc<table::Live>,
     /// Users and roles: those of the newest state alone, which is never changed, but replaced.
     pub auth: Arc<auth::Policy>,
+    /// Libraries of functions: those of the newest state alone, which is never changed, but replaced.
+    pub functions: Arc<function::Libraries>,
 }
 
 /// The machines of all faces. The system face has none: its state is the store's alone.
@@ -198,6 +212,7 @@ pub(crate) struct Faces {
     ledger: ledger::Machine,
     table: table::Machine,
     auth: auth::Machine,
+    function: function::Machine,
 }
 
 impl Faces {
@@ -209,6 +224,7 @@ impl Faces {
             ledger: ledger::Machine::open(view, progress.stamp)?,
             table: table::Machine::open(view)?,
             auth: auth::Machine::open(view)?,
+            function: function::Machine::open(view)?,
         })
     }
 
@@ -218,6 +234,7 @@ impl Faces {
             vpcs: Arc::clone(self.route.vpcs()),
             tables: Arc::clone(self.table.live()),
             auth: Arc::clone(self.auth.policy()),
+            functions: Arc::clone(self.function.libraries()),
         }
     }
 
@@ -260,6 +277,7 @@ impl Faces {
             Face::Ledger => Reply::Ledger(self.ledger.apply(tx, bytes)?),
             Face::Table => Reply::Table(self.table.apply(tx, bytes)?),
             Face::Auth => Reply::Auth(self.auth.apply(tx, bytes)),
+            Face::Function => Reply::Function(self.function.apply(tx, bytes)),
             Face::Admitted => Reply::Auth(self.auth.refuse(auth::Refusal::Malformed)),
         })
     }
@@ -299,6 +317,7 @@ pub(crate) const VOCABULARIES: &[crate::golden::Vocabulary] = &[
     ledger::script::VOCABULARY,
     table::script::VOCABULARY,
     auth::script::VOCABULARY,
+    function::script::VOCABULARY,
 ];
 
 #[cfg(test)]
@@ -457,7 +476,7 @@ mod tests {
     #[test]
     fn a_faces_number_is_read_back_and_an_unknown_one_is_refused() {
         let known: Vec<u8> = (0..=u8::MAX).filter(|number| Face::try_from(*number).is_ok()).collect();
-        assert_eq!(known, [0, 1, 2, 3, 4, 5, 255]);
+        assert_eq!(known, [0, 1, 2, 3, 4, 5, 6, 255]);
         assert!(known.into_iter().all(|number| Face::try_from(number).unwrap() as u8 == number));
     }
 }

@@ -9,7 +9,7 @@ use crate::limits::STORE_KEY_BYTES_MAX;
 use crate::store::MemoryStore;
 use crate::store::contract::Random;
 use crate::{Batch, Command, Face, Index, Machines, Stamp, Store, Term};
-use crate::{auth, kv, ledger, route, system, table};
+use crate::{auth, function, kv, ledger, route, system, table};
 use bytes::Bytes;
 use kv::txn_operation::Step;
 use std::collections::BTreeMap;
@@ -47,18 +47,19 @@ pub fn check(store: &dyn Store, seed: u64, entries: usize, applied: &mut dyn FnM
 
 /// A command: well-formed and extreme, or damaged, or arbitrary bytes.
 pub fn command(random: &mut Random) -> Command {
-    let mut command = match random.below(7) {
+    let mut command = match random.below(8) {
         0 => system_operation(random).into_command(),
         1 => route_operation(random).into_command(),
         2 => ledger_command(random),
         3 => table_operation(random).into_command(),
         4 => auth_operation(random).into_command(),
+        5 => function_operation(random).into_command(),
         _ => kv_operation(random).into_command(),
     };
     match random.below(10) {
         0 => command.bytes = damaged(random, &command.bytes),
         1 => command.bytes = (0..random.below(60)).map(|_| random.number() as u8).collect(),
-        2 => command.face = Face::try_from(random.below(6) as u8).expect("there are six"),
+        2 => command.face = Face::try_from(random.below(7) as u8).expect("there are seven"),
         3..6 => command = command.admitted(number(random)),
         _ => {}
     }
@@ -154,6 +155,22 @@ fn auth_operation(random: &mut Random) -> auth::Operation {
             if which == 12 { Operation::Grant(grant) } else { Operation::Revoke(grant) }
         }
     }
+}
+
+fn function_operation(random: &mut Random) -> function::Operation {
+    let library = |random: &mut Random| {
+        let function = |random: &mut Random| {
+            let description = random.once_in(2).then(|| bytes(random));
+            function::Function { name: text(random), description, flags: small(random) }
+        };
+        let functions = (0..random.below(3)).map(|_| function(random)).collect();
+        function::Library { name: text(random), code: bytes(random), functions }
+    };
+    if random.once_in(4) {
+        return function::Operation::Delete(text(random));
+    }
+    let libraries = (0..random.below(3)).map(|_| library(random)).collect();
+    function::Operation::Load(function::Load { libraries, existing: small(random) as i32 })
 }
 
 fn system_operation(random: &mut Random) -> system::Operation {
@@ -724,6 +741,7 @@ mod tests {
             (Face::Table, &table::Operation::Rollback(table::Rollback::default()).into_command().bytes),
             (Face::Ledger, &ledger::Operation::create_accounts(Vec::new()).into_command().bytes),
             (Face::Auth, &auth::Operation::Disable(true).into_command().bytes),
+            (Face::Function, &function::Operation::Delete("l".into()).into_command().bytes),
         ]
         .map(|(face, begin)| [0, 1].map(|more| (face, skipped(COMMAND_BYTES_MAX + more, begin))));
         for [(face, longest), (_, longer)] in commands {

@@ -23,6 +23,7 @@ pub mod codec;
 mod entry;
 mod expiry;
 mod faces;
+pub mod function;
 #[cfg(any(test, feature = "testing"))]
 pub mod golden;
 pub mod history;

@@ -152,6 +152,18 @@ def scripts():
         assert pipe.execute() == [True, 2]
 
 
+def functions():
+    r = client()
+    body = "return redis.call('INCRBY', keys[1], args[1])"
+    code = f"#!lua name=py\nredis.register_function('py_add', function(keys, args) {body} end)"
+    assert r.function_load(code, replace=True) == "py"
+    # Every replica knows it at once, for they are one store.
+    assert [client(replica).fcall("py_add", 1, "py:function", 2) for replica in [1, 2, 0]] == [2, 4, 6]
+    assert client(1).function_load(code.replace("INCRBY", "DECRBY"), replace=True) == "py"
+    assert [client(replica).fcall("py_add", 1, "py:function", 1) for replica in [2, 0, 1]] == [5, 4, 3]
+    assert client(2).function_delete("py") and client().function_list("py") == []
+
+
 def a_limit_holds_for_clients_of_all_replicas():
     allowed = []
 
@@ -239,7 +251,7 @@ def absent_commands():
         assert "unknown command 'LPUSH'" in str(error), error
 
 
-for test in [strings, expiry, pipelines_and_transactions, counters_on_all_replicas, notices, messages, scripts,
+for test in [strings, expiry, pipelines_and_transactions, counters_on_all_replicas, notices, messages, scripts, functions,
              a_limit_holds_for_clients_of_all_replicas, locks, hashes, absent_commands]:
     test()
     print("redis-py:", test.__name__, "ok")

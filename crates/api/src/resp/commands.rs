@@ -7,7 +7,7 @@ use super::lookup::Lookup;
 use super::parse::is;
 use super::queue::Queued;
 use super::reply::Reply;
-use super::scripts;
+use super::scripts::{self, NamedBy, functions};
 use super::session::{FieldsAnswer, Session};
 use super::{
     acl, administration, expiry, field_expiry, flush, hashes, keyspace, scan, strings, subscribe, table,
@@ -147,10 +147,12 @@ const ALWAYS_AT_ONCE: &[Flag] = &[WhileListening, AtOnce];
 
 const NO_MULTI: &[Flag] = &[NoMulti];
 
-const EVAL: scripts::Kind = scripts::Kind { by_sha: false, read_only: false };
-const EVALSHA: scripts::Kind = scripts::Kind { by_sha: true, read_only: false };
-const EVAL_RO: scripts::Kind = scripts::Kind { by_sha: false, read_only: true };
-const EVALSHA_RO: scripts::Kind = scripts::Kind { by_sha: true, read_only: true };
+const EVAL: scripts::Kind = scripts::Kind { named_by: NamedBy::Text, read_only: false };
+const EVALSHA: scripts::Kind = scripts::Kind { named_by: NamedBy::Sha, read_only: false };
+const EVAL_RO: scripts::Kind = scripts::Kind { named_by: NamedBy::Text, read_only: true };
+const EVALSHA_RO: scripts::Kind = scripts::Kind { named_by: NamedBy::Sha, read_only: true };
+const FCALL: scripts::Kind = scripts::Kind { named_by: NamedBy::Function, read_only: false };
+const FCALL_RO: scripts::Kind = scripts::Kind { named_by: NamedBy::Function, read_only: true };
 
 const NONE: Keys = Keys(0, 0, 0);
 const ONE: Keys = Keys(1, 1, 1);
@@ -291,6 +293,10 @@ pub(super) static COMMANDS: &[Command] = &[
     row(Scripts, "eval_ro", -3, Script(EVAL_RO), "Runs a script that only reads."),
     row(Scripts, "evalsha_ro", -3, Script(EVALSHA_RO), "Runs a known script that only reads."),
     row(Scripts, "script", -2, waits!(scripts::script), "Loads, finds, forgets or ends scripts.")
+        .flags(NO_MULTI),
+    row(Scripts, "fcall", -3, Script(FCALL), "Runs a function of a library."),
+    row(Scripts, "fcall_ro", -3, Script(FCALL_RO), "Runs a function that only reads."),
+    row(Scripts, "function", -2, waits!(functions::function), "Loads, lists and deletes libraries.")
         .flags(NO_MULTI),
     row(Notices, "subscribe", -2, Answers(subscribe::subscribe), "Listens to channels.").flags(LISTENS),
     row(Notices, "psubscribe", -2, Answers(subscribe::psubscribe), "Listens to patterns.").flags(LISTENS),

@@ -14,6 +14,7 @@ use super::reply::Reply;
 use crate::commands::in_place;
 use crate::error::{Error, Kind};
 use bytes::{Bytes, BytesMut};
+use quoin_core::function::Libraries;
 use quoin_core::kv::txn_operation::Step;
 use quoin_core::kv::{
     self, Collection, Compare, CompareResult, CompareTarget, FieldAction, FieldChange, KeyValue, Operation,
@@ -22,6 +23,7 @@ use quoin_core::kv::{
 use quoin_core::limits::REQUEST_BYTES_MAX;
 use quoin_engine::ReadView;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Maximum bytes of the values that one command, or one transaction, writes: no setting lets more be written. What a
 /// write may have is checked when the command is made; this bounds the memory until then.
@@ -267,6 +269,11 @@ impl<'a> Keys<'a> {
     /// Milliseconds since the Unix epoch.
     pub(super) fn now(&self) -> Result<u64, Failed> {
         Ok(self.sight()?.now)
+    }
+
+    /// The libraries of functions.
+    pub(super) fn libraries(&self) -> Result<Arc<Libraries>, Failed> {
+        Ok(Arc::clone(&self.sight()?.view.memory().functions))
     }
 
     fn sight(&self) -> Result<&'a Sight, Failed> {

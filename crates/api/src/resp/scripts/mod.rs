@@ -1,4 +1,4 @@
-//! EVAL, EVALSHA and SCRIPT: scripts in Lua 5.1, run once on the replica that was asked.
+//! EVAL, EVALSHA and SCRIPT, FCALL and FUNCTION: scripts in Lua 5.1, run once on the replica that was asked.
 //!
 //! Reading order: a script is found or read (`cache.rs`), waits for its turn, and runs on a Lua state
 //! (`machine.rs`), whose environment `prelude.lua` makes out of `native.rs`. The commands that it calls
@@ -11,11 +11,15 @@
 //! **Invariant: Bounded.** As many scripts run at once as there are Lua states; the others wait, one for each
 //! connection. A script's memory, time, commands, and the bytes that it reads and writes have bounds.
 //!
-//! What is deliberately absent: FUNCTION, `struct`, `cmsgpack`, the debugger, and commands that look at all keys.
+//! FCALL runs a function of a library in place of a script. Libraries are replicated (`quoin_core::function`); what
+//! FUNCTION does with them is in `functions.rs`.
+//!
+//! What is deliberately absent: `struct`, `cmsgpack`, the debugger, and commands that look at all keys.
 
 mod cache;
 mod calls;
 mod convert;
+pub(super) mod functions;
 mod json;
 mod machine;
 mod native;
@@ -31,8 +35,9 @@ use crate::error::Error;
 use bytes::Bytes;
 use cache::{Cache, Script};
 use calls::Calls;
-use machine::Machine;
+use machine::{Callee, Machine};
 use parking_lot::Mutex;
+use quoin_core::function::{Library, NO_WRITES};
 use quoin_engine::Limits;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::num::NonZero;
@@ -137,42 +142,86 @@ impl Scripts {
     }
 }
 
-/// EVAL, EVALSHA, EVAL_RO, EVALSHA_RO.
+/// EVAL, EVALSHA, FCALL, and each with `_RO`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Kind {
-    pub(super) by_sha: bool,
+    pub(super) named_by: NamedBy,
     pub(super) read_only: bool,
+}
+
+/// What the first argument is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NamedBy {
+    /// The script.
+    Text,
+    /// The SHA1 of one that is known.
+    Sha,
+    /// The name of a library's function.
+    Function,
+}
+
+/// What is evaluated.
+enum Program {
+    Script(Arc<Script>),
+    /// A library, and the name of a function of it.
+    Function(Arc<Library>, String),
+}
+
+impl Program {
+    fn callee(&self) -> Callee<'_> {
+        match self {
+            Self::Script(script) => Callee::Script(script),
+            Self::Function(library, name) => Callee::Function(library, name),
+        }
+    }
 }
 
 /// A script with its keys and arguments, ready to be run, again if need be.
 struct Evaluation<'a> {
-    script: Arc<Script>,
+    program: Program,
     keys: &'a [Bytes],
     arguments: &'a [Bytes],
     read_only: bool,
 }
 
 impl<'a> Evaluation<'a> {
-    /// Of `script numkeys key ... argument ...`.
-    fn new(scripts: &Scripts, kind: Kind, args: &'a [Bytes]) -> Result<Self, Problem> {
+    /// Of `script numkeys key ... argument ...`; functions are those that `keys` has.
+    fn new(scripts: &Scripts, kind: Kind, args: &'a [Bytes], keys: &Keys<'_>) -> Result<Self, Problem> {
         let rest = &args[2..];
-        let count = integer(&args[1])?;
+        let count = match kind.named_by {
+            NamedBy::Text | NamedBy::Sha => integer(&args[1])?,
+            NamedBy::Function => integer(&args[1]).or_else(|_| refuse("ERR Bad number of keys provided"))?,
+        };
         let Ok(count) = usize::try_from(count) else { return refuse("ERR Number of keys can't be negative") };
         if count > rest.len() {
             return refuse("ERR Number of keys can't be greater than number of args");
         }
-        let script = if kind.by_sha {
-            let found = scripts.cache.lock().find(&args[0]);
-            found.ok_or_else(|| Problem::Refused(NO_SCRIPT.into()))?
-        } else {
-            Arc::new(Script::new(&args[0]).map_err(Problem::Refused)?)
+        let (program, writes) = match kind.named_by {
+            NamedBy::Text => of_script(Arc::new(Script::new(&args[0]).map_err(Problem::Refused)?)),
+            NamedBy::Sha => {
+                let found = scripts.cache.lock().find(&args[0]);
+                of_script(found.ok_or_else(|| Problem::Refused(NO_SCRIPT.into()))?)
+            }
+            NamedBy::Function => {
+                let libraries = keys.libraries()?;
+                let found = std::str::from_utf8(&args[0]).ok().and_then(|name| libraries.find(name));
+                let Some((library, function)) = found else { return refuse("ERR Function not found") };
+                let program = Program::Function(Arc::clone(library), function.name.clone());
+                (program, Some(function.flags & NO_WRITES == 0))
+            }
         };
-        if kind.read_only && script.writes == Some(true) {
+        if kind.read_only && writes == Some(true) {
             return refuse("ERR Can not execute a script with write flag using *_ro command.");
         }
-        let read_only = kind.read_only || script.writes == Some(false);
-        Ok(Self { script, keys: &rest[..count], arguments: &rest[count..], read_only })
+        let read_only = kind.read_only || writes == Some(false);
+        Ok(Self { program, keys: &rest[..count], arguments: &rest[count..], read_only })
     }
+}
+
+/// A script as a program, and what it says of its writes.
+fn of_script(script: Arc<Script>) -> (Program, Option<bool>) {
+    let writes = script.writes;
+    (Program::Script(script), writes)
 }
 
 /// How long the scripts of a command have run, over all attempts.
@@ -198,17 +247,19 @@ pub(super) fn evaluate(
     keys: &mut Keys<'_>,
     spent: &Spent,
 ) -> Outcome {
-    let evaluation = Evaluation::new(scripts, kind, args)?;
+    let evaluation = Evaluation::new(scripts, kind, args, keys)?;
     let before = keys.written();
     let reply = scripts.with_machine(|machine| {
-        machine.compile(&evaluation.script).map_err(Problem::Refused)?;
-        if !kind.by_sha {
-            scripts.cache.lock().insert(&evaluation.script);
+        if let Program::Script(script) = &evaluation.program {
+            machine.compile(script).map_err(Problem::Refused)?;
+            if kind.named_by == NamedBy::Text {
+                scripts.cache.lock().insert(script);
+            }
         }
         let mut calls = Calls { keys, limits, read_only: evaluation.read_only, made: 0, failed: None };
         let began = Instant::now();
         let given = (evaluation.keys, evaluation.arguments);
-        let reply = machine.run(&evaluation.script, given, spent.left(), &mut calls);
+        let reply = machine.run(evaluation.program.callee(), given, spent.left(), &mut calls);
         spent.add(began.elapsed());
         reply
     });

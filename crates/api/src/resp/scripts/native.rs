@@ -10,6 +10,7 @@ use crate::resp::commands::Command;
 use mlua::chunk::ChunkMode;
 use mlua::{IntoLua, IntoLuaMulti, Lua, LuaString, MultiValue, Table, Value};
 use parking_lot::Mutex;
+use quoin_core::function;
 use sha1::{Digest, Sha1};
 use std::fmt::Write;
 use std::sync::Arc;
@@ -75,6 +76,19 @@ pub(super) fn table(lua: &Lua, shared: &Shared) -> mlua::Result<Table> {
     let stop = Arc::clone(&shared.stop);
     native.set("check_time", lua.create_function(move |_, ()| stop.check())?)?;
     native.set("compile", lua.create_function(compile)?)?;
+    native.set(
+        "is_name",
+        lua.create_function(|_, name: LuaString| {
+            Ok(std::str::from_utf8(&name.as_bytes()).is_ok_and(function::is_name))
+        })?,
+    )?;
+    native.set(
+        "flag",
+        lua.create_function(|_, name: LuaString| {
+            let flag = function::FLAGS.iter().find(|(known, _)| name.as_bytes() == known.as_bytes());
+            Ok(flag.map(|(_, flag)| *flag))
+        })?,
+    )?;
     native.set(
         "exists",
         lua.create_function(|_, name: LuaString| Ok(Command::find(&name.as_bytes()).is_some()))?,

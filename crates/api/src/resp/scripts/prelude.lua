@@ -1,5 +1,5 @@
 -- What scripts see, made once per Lua state out of Lua's own libraries and of `native`, the functions in Rust.
--- Returns the scripts' environment, the function that runs a script, and the one that takes its result apart.
+-- Returns the scripts' environment and the functions that run a script, load a library and run a function of one.
 --
 -- A state runs many scripts one after the other, so nothing that a script can reach may be changed by it: every
 -- table here is shown through an empty one (`shown`), and what could write past a metatable looks for those.
@@ -11,7 +11,8 @@ local G = {}
 for name, value in pairs(_G) do G[name] = value end
 local string, table, math, coroutine = string, table, math, coroutine
 local error, type, select, tonumber, tostring, unpack = error, type, select, tonumber, tostring, unpack
-local next, pairs, rawget, rawset, setmetatable = next, pairs, rawget, rawset, setmetatable
+local next, pairs, ipairs = next, pairs, ipairs
+local rawget, rawset, setmetatable = rawget, rawset, setmetatable
 local collectgarbage, setfenv = collectgarbage, setfenv
 local floor = math.floor
 
@@ -457,6 +458,70 @@ local redis = {
   debug = function() end,
 }
 
+-- Libraries of functions.
+
+-- While a library is loaded, its functions so far, and their names.
+local registered, names
+local lower = string.lower
+
+local function unless(holds, problem)
+  if not holds then error({ err = 'ERR ' .. problem }, 0) end
+end
+
+-- What each named argument must be.
+local function named(given)
+  local function_name, callback, description, flags = nil, nil, nil, 0
+  for name, value in next, with(given) do
+    unless(type(name) == 'string', 'named argument key given to redis.register_function is not a string')
+    local key = lower(name)
+    if key == 'function_name' then
+      unless(type(value) == 'string', 'function_name argument given to redis.register_function must be a string')
+      function_name = value
+    elseif key == 'description' then
+      unless(type(value) == 'string', 'description argument given to redis.register_function must be a string')
+      description = value
+    elseif key == 'callback' then
+      unless(type(value) == 'function', 'callback argument given to redis.register_function must be a function')
+      callback = value
+    elseif key == 'flags' then
+      local problem = 'flags argument to redis.register_function must be a table representing function flags'
+      unless(type(value) == 'table', problem)
+      local seen = {}
+      for _, flag in ipairs(with(value)) do
+        local number = type(flag) == 'string' and native.flag(flag)
+        unless(number, 'unknown flag given')
+        if not seen[number] then flags = flags + number end
+        seen[number] = true
+      end
+    else
+      unless(false, 'unknown argument given to redis.register_function')
+    end
+  end
+  unless(function_name, 'redis.register_function must get a function name argument')
+  unless(callback, 'redis.register_function must get a callback argument')
+  return function_name, callback, description, flags
+end
+
+redis.register_function = function(...)
+  local given, first, second = select('#', ...), ...
+  unless(registered, 'redis.register_function can only be called on FUNCTION LOAD command')
+  unless(given == 1 or given == 2, 'wrong number of arguments to redis.register_function')
+  local name, callback, description, flags = first, second, nil, 0
+  if given == 1 then
+    local problem = 'calling redis.register_function with a single argument is only applicable to Lua table '
+    unless(type(first) == 'table', problem .. '(representing named arguments).')
+    name, callback, description, flags = named(first)
+  else
+    unless(type(first) == 'string', 'first argument to redis.register_function must be a string')
+    unless(type(second) == 'function', 'second argument to redis.register_function must be a function')
+  end
+  local problem = 'Function names can only contain letters, numbers, or underscores(_) and must be at least one '
+  unless(native.is_name(name), problem .. 'character long')
+  unless(not names[name], 'Function already exists in the library')
+  names[name] = true
+  registered[#registered + 1] = { name = name, callback = callback, description = description, flags = flags }
+end
+
 -- The environment: what is absent is an error, and nothing is added.
 
 local tables = {}
@@ -496,17 +561,36 @@ methods.__metatable = shown({ __index = base.string })
 local globals = _G
 for name in pairs(G) do globals[name] = nil end
 
--- Runs a script; returns whether it ended well, and its result or its error.
-local function run(script, keys, arguments, call, protected_call)
+-- Runs `f` with commands; returns whether it ended well, and its result or its error.
+local function with_commands(call, protected_call, f)
   resumes, seed = 0, native.seed()
   redis.call, redis.pcall = call, protected_call
-  rawset(base, 'KEYS', keys)
-  rawset(base, 'ARGV', arguments)
-  local ok, result = xpcall_(script, native.located)
-  rawset(base, 'KEYS', nil)
-  rawset(base, 'ARGV', nil)
+  local ok, result = xpcall_(f, native.located)
   redis.call, redis.pcall = nil, nil
   return ok, result
 end
 
-return env, run
+local function run(script, keys, arguments, call, protected_call)
+  rawset(base, 'KEYS', keys)
+  rawset(base, 'ARGV', arguments)
+  local ok, result = with_commands(call, protected_call, script)
+  rawset(base, 'KEYS', nil)
+  rawset(base, 'ARGV', nil)
+  return ok, result
+end
+
+local function run_function(f, keys, arguments, call, protected_call)
+  return with_commands(call, protected_call, function() return f(keys, arguments) end)
+end
+
+-- Runs a library's text without commands; returns whether it ended well, and what it has registered or its error.
+local function load_library(chunk)
+  resumes, seed, registered, names = 0, native.seed(), {}, {}
+  local ok, result = xpcall_(chunk, native.located)
+  local functions = registered
+  registered, names = nil, nil
+  if ok then return true, functions end
+  return false, result
+end
+
+return env, run, load_library, run_function
