@@ -26,6 +26,24 @@ pub(crate) fn settings() -> Settings {
     }
 }
 
+/// Compares a part of a page, between the lines `<!-- NAME -->` and `<!-- end of NAME -->`, with what it must be; writes it
+/// instead if `UPDATE_GOLDEN` is set.
+pub(crate) fn check_page(page: &str, name: &str, wanted: &str) {
+    let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(page);
+    let text = std::fs::read_to_string(&file).unwrap();
+    let (begin, end) = (format!("<!-- {name} -->\n"), format!("<!-- end of {name} -->\n"));
+    let from = text.find(&begin).unwrap_or_else(|| panic!("{page} lacks the line {begin:?}")) + begin.len();
+    let to = text.find(&end).unwrap_or_else(|| panic!("{page} lacks the line {end:?}"));
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        std::fs::write(&file, [&text[..from], wanted, &text[to..]].concat()).unwrap();
+    } else {
+        assert!(
+            text[from..to] == *wanted,
+            "{page} is not what the tables say: run the test with UPDATE_GOLDEN=1"
+        );
+    }
+}
+
 /// Founds a cluster of one replica on `runtime`; returns once it serves.
 pub(crate) fn start(runtime: &Runtime, settings: Settings) -> (TempDir, Running) {
     let _entered = runtime.enter();

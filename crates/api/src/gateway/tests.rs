@@ -55,6 +55,76 @@ fn the_documentation_lists_the_paths() {
     assert_eq!(listed, PATHS.iter().map(row).collect::<Vec<_>>());
 }
 
+/// Calls that answer otherwise than etcd's where clients may notice, and in what. What all of them have in common is in
+/// docs/etcd.md.
+const DIFFER: &[(&str, &str)] = &[
+    ("KV/Range", "answers within `limits.response_bytes_max`"),
+    ("KV/Put", "keys and values have [bounds](kv.md#bounds)"),
+    ("KV/Compact", "needs a right of its own while authentication is on"),
+    ("Watch/Watch", "a right that is taken away ends it"),
+    ("Lease/LeaseGrant", "needs a user while authentication is on"),
+    ("Lease/LeaseKeepAlive", "needs a user while authentication is on"),
+    ("Lease/LeaseLeases", "needs a user while authentication is on; lists all leases"),
+    ("Cluster/MemberAdd", "learners at any time, voters as etcd"),
+    ("Cluster/MemberList", "the header is whole"),
+    ("Maintenance/Alarm", "the header is whole; needs a right of its own while authentication is on"),
+    ("Maintenance/Defragment", "the header is whole; the member goes on serving"),
+    ("Maintenance/Hash", "of Quoin's own state: equal on equal replicas, not equal to etcd's"),
+    ("Maintenance/HashKV", "of Quoin's own state: equal on equal replicas, not equal to etcd's"),
+    ("Maintenance/Snapshot", "keys, leases and history, as etcd's file, without users and roles"),
+    ("Maintenance/Downgrade", "there is no version to go back to"),
+    ("Auth/Authenticate", "tokens outlive members and leaders, and end after five minutes; no JWT"),
+    ("Lock/Lock", "errors have their own codes"),
+    ("Lock/Unlock", "errors have their own codes"),
+    ("Election/Campaign", "errors have their own codes"),
+    ("Election/Proclaim", "errors have their own codes"),
+    ("Election/Leader", "errors have their own codes"),
+    ("Election/Observe", "errors have their own codes"),
+    ("Election/Resign", "errors have their own codes"),
+];
+
+/// The calls of etcd 3.7, by service.
+const ETCD: &[(&str, &str)] = &[
+    ("etcdserverpb.KV", "Range RangeStream Put DeleteRange Txn Compact"),
+    ("etcdserverpb.Watch", "Watch"),
+    ("etcdserverpb.Lease", "LeaseGrant LeaseRevoke LeaseKeepAlive LeaseTimeToLive LeaseLeases"),
+    ("etcdserverpb.Cluster", "MemberAdd MemberRemove MemberUpdate MemberList MemberPromote"),
+    ("etcdserverpb.Maintenance", "Alarm Status Defragment Hash HashKV Snapshot MoveLeader Downgrade"),
+    (
+        "etcdserverpb.Auth",
+        "AuthEnable AuthDisable AuthStatus Authenticate UserAdd UserGet UserList UserDelete UserChangePassword \
+         UserGrantRole UserRevokeRole RoleAdd RoleGet RoleList RoleDelete RoleGrantPermission RoleRevokePermission",
+    ),
+    ("v3lockpb.Lock", "Lock Unlock"),
+    ("v3electionpb.Election", "Campaign Proclaim Leader Observe Resign"),
+];
+
+#[test]
+fn the_page_compares_every_call_with_the_services() {
+    let schema = schema();
+    let mut served: BTreeSet<&str> = schema.methods().collect();
+    let mut page = String::from("| service | call | |\n|---|---|---|\n");
+    let mut differ: BTreeSet<&str> = DIFFER.iter().map(|(call, _)| *call).collect();
+    for (service, calls) in ETCD {
+        for call in calls.split_ascii_whitespace() {
+            let is_served = served.remove(&*format!("/{service}/{call}"));
+            let short = service.rsplit('.').next().unwrap_or_default();
+            let known = DIFFER.iter().find(|(name, _)| *name == format!("{short}/{call}"));
+            let what = match known {
+                _ if !is_served => "absent".to_owned(),
+                Some((name, what)) => {
+                    differ.remove(name);
+                    format!("differs: {what}")
+                }
+                None => "same".to_owned(),
+            };
+            page += &format!("| `{service}` | {call} | {what} |\n");
+        }
+    }
+    assert!(served.is_empty() && differ.is_empty(), "not etcd's, or absent: {served:?} {differ:?}");
+    crate::testing::check_page("docs/etcd.md", "rpcs", &page);
+}
+
 #[test]
 fn requests_are_read_as_etcds_gateway_reads_them() {
     const TXN: &str = "/etcdserverpb.KV/Txn";

@@ -16,6 +16,8 @@ mod administration;
 mod channels;
 mod clients;
 mod commands;
+#[cfg(test)]
+mod compared;
 mod connection;
 mod cursors;
 mod decimal;
