@@ -20,6 +20,9 @@ const AT_ONCE_MAX: usize = 2;
 const PAUSE_FIRST: Duration = Duration::from_millis(500);
 /// The longest pause after a failure.
 const PAUSE_MAX: Duration = Duration::from_secs(30);
+/// The longest pause after an attempt that fetched everything in vain: trying again helps only if somebody puts the
+/// files right, and publishing again, which tells so, begins anew at once.
+const PAUSE_COSTLY_MAX: Duration = Duration::from_secs(1800);
 /// How much these threads give way to those that serve.
 const NICENESS: i32 = 10;
 
@@ -127,7 +130,7 @@ impl Attempts {
         if due && free {
             match start(&self.runtime, job()) {
                 Ok(running) => attempt.running = Some(running),
-                Err(error) => attempt.failed(format!("starting a thread: {error}"), true, now),
+                Err(error) => attempt.failed((format!("starting a thread: {error}"), true), PAUSE_MAX, now),
             }
         } else if due {
             self.waiting = true;
@@ -148,17 +151,21 @@ impl Attempt {
                 (self.failure, self.not_before) = (None, None);
                 self.fetched = Some(Arc::new(layer));
             }
-            Ok(Err(error)) => self.failed(error.to_string(), error.is_transient(), now),
+            Ok(Err(error)) => {
+                let longest = if error.is_costly() { PAUSE_COSTLY_MAX } else { PAUSE_MAX };
+                self.failed((error.to_string(), error.is_transient()), longest, now);
+            }
             Err(_) => {
-                self.failed("the thread that fetched it panicked: see this replica's log".into(), false, now)
+                let why = "the thread that fetched it panicked: see this replica's log".into();
+                self.failed((why, false), PAUSE_COSTLY_MAX, now);
             }
         }
     }
 
-    fn failed(&mut self, reason: String, transient: bool, now: Instant) {
-        let pause = PAUSE_MAX.min(PAUSE_FIRST * 2u32.pow(self.failures.min(16)));
+    fn failed(&mut self, failure: (String, bool), longest: Duration, now: Instant) {
+        let pause = longest.min(PAUSE_FIRST * 2u32.pow(self.failures.min(16)));
         self.failures += 1;
-        self.failure = Some((reason, transient));
+        self.failure = Some(failure);
         self.not_before = Some(now + pause);
     }
 }
@@ -186,4 +193,27 @@ fn give_way() {
     let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), NICENESS);
     #[cfg(not(target_os = "linux"))]
     let _ = NICENESS;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_the_longest_of_their_kind() {
+        let now = Instant::now();
+        let mut attempt = Attempt::default();
+        let mut pauses = |longest, times| {
+            (0..times)
+                .map(|_| {
+                    attempt.failed(("why".into(), false), longest, now);
+                    attempt.not_before.unwrap() - now
+                })
+                .last()
+                .unwrap()
+        };
+        assert_eq!(pauses(PAUSE_MAX, 1), PAUSE_FIRST);
+        assert_eq!(pauses(PAUSE_MAX, 20), PAUSE_MAX);
+        assert_eq!(pauses(PAUSE_COSTLY_MAX, 1), PAUSE_COSTLY_MAX);
+    }
 }

@@ -14,15 +14,14 @@
 //! What is deliberately absent: trust, in the source or in other replicas. The manifest in the log says what the files
 //! must be.
 
-use super::allowed;
 use super::lending::Lenders;
 use super::settings::TableConfig;
-use super::source::{Objects, Source, SourceError};
+use super::source::{Source, SourceError};
 use bytes::Bytes;
 use futures_util::TryStreamExt;
 use quoin_table::{FileEntry, FileError, Layer, Manifest, Options, TableError, check_foreign, manifest};
 use std::fs::{File, Permissions};
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -80,6 +79,15 @@ pub(super) enum FetchError {
 }
 
 impl FetchError {
+    /// Whether an attempt that ends so has fetched everything in vain: the files themselves are not what the manifest says.
+    pub(super) fn is_costly(&self) -> bool {
+        match self {
+            Self::Nowhere { source, .. } => source.is_costly(),
+            Self::Refused(_) => true,
+            _ => false,
+        }
+    }
+
     /// Whether trying again may help although nobody has changed anything.
     pub(super) fn is_transient(&self) -> bool {
         match self {
@@ -105,7 +113,11 @@ pub(super) async fn layer(job: &Job) -> Result<Layer, FetchError> {
     let folder = job.tables.join(&manifest.id);
     if folder.join(manifest::MANIFEST).exists() {
         match Layer::open(&folder, job.options) {
-            Ok(layer) => return Ok(layer),
+            Ok(layer) => {
+                // An attempt to replace it that was cut short.
+                remove(&job.tables.join(format!("{}.partial", manifest.id)))?;
+                return Ok(layer);
+            }
             Err(error) if !is_damage(&error) => return Err(error.into()),
             Err(error) => tracing::warn!(%error, "a table's files are damaged here: fetching them again"),
         }
@@ -219,18 +231,7 @@ async fn bring(job: &Job, manifest: &Manifest, partial: &Path, entry: &FileEntry
 }
 
 async fn from_source(job: &Job, part: &Path, entry: &FileEntry) -> Result<File, FetchError> {
-    match Source::open(&job.location, &job.settings)? {
-        Source::Folder(folder) => {
-            let from = folder.join(&entry.name);
-            // Invariant: Allowed. A link in the folder may lead out of it.
-            if !allowed::allows_file(&from, &job.settings.sources).map_err(at(&from))? {
-                let denied = io::Error::new(io::ErrorKind::PermissionDenied, "leads out of table.sources");
-                return Err(at(&from)(denied));
-            }
-            copy(&from, part, entry)
-        }
-        Source::Objects(objects) => download(&objects, part, entry).await,
-    }
+    download(&Source::open(&job.location, &job.settings).await?, part, entry).await
 }
 
 /// Gives a file its name, once it is whole and on disk.
@@ -253,33 +254,12 @@ fn sync_folder(folder: &Path) -> Result<(), FetchError> {
     File::open(folder).and_then(|folder| folder.sync_all()).map_err(at(folder))
 }
 
-fn copy(from: &Path, part: &Path, entry: &FileEntry) -> Result<File, FetchError> {
-    let metadata = std::fs::metadata(from).map_err(at(from))?;
-    if !metadata.is_file() {
-        // A pipe would be waited for, and a device read, without an end.
-        return Err(at(from)(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file")));
-    }
-    let found = metadata.len();
-    if found > entry.bytes {
-        return Err(too_long(from.display().to_string(), entry, found));
-    }
-    let (mut from_file, mut to) =
-        (File::open(from).map_err(at(from))?, File::create(part).map_err(at(part))?);
-    // It may grow meanwhile, or have no length to tell, as a device.
-    let copied =
-        io::copy(&mut (&mut from_file).take(entry.bytes.saturating_add(1)), &mut to).map_err(at(from))?;
-    if copied > entry.bytes {
-        return Err(too_long(from.display().to_string(), entry, copied));
-    }
-    Ok(to)
-}
-
 fn too_long(name: String, entry: &FileEntry, found: u64) -> FetchError {
     SourceError::TooLong { name, expected: entry.bytes, found }.into()
 }
 
 /// Appends to what an earlier attempt left. Never writes more than the manifest allows.
-async fn download(objects: &Objects, part: &Path, entry: &FileEntry) -> Result<File, FetchError> {
+async fn download(source: &Source, part: &Path, entry: &FileEntry) -> Result<File, FetchError> {
     let mut file = File::options().create(true).append(true).open(part).map_err(at(part))?;
     let mut there = length(part).unwrap_or(0);
     if there == entry.bytes && there > 0 {
@@ -288,9 +268,9 @@ async fn download(objects: &Objects, part: &Path, entry: &FileEntry) -> Result<F
     if there > entry.bytes {
         there = 0;
     }
-    let opened = objects.stream(&entry.name, there).await?;
+    let opened = source.stream(&entry.name, there).await?;
     if opened.length > entry.bytes {
-        return Err(too_long(objects.name(&entry.name), entry, opened.length));
+        return Err(too_long(source.name(&entry.name), entry, opened.length));
     }
     if there > 0 {
         tracing::info!(file = entry.name, from = opened.from, "resuming the fetch of a table's file");
@@ -301,13 +281,13 @@ async fn download(objects: &Objects, part: &Path, entry: &FileEntry) -> Result<F
     while let Some(more) = bytes.try_next().await? {
         there += more.len() as u64;
         if there > entry.bytes {
-            return Err(too_long(objects.name(&entry.name), entry, there));
+            return Err(too_long(source.name(&entry.name), entry, there));
         }
         file.write_all(&more).map_err(at(part))?;
     }
     if there < opened.length {
         return Err(SourceError::Ended {
-            name: objects.name(&entry.name),
+            name: source.name(&entry.name),
             expected: opened.length,
             found: there,
         }
@@ -342,26 +322,40 @@ mod tests {
     use super::*;
 
     /// A file was copied to its end, whatever length it had told: one that grew, or a device, filled the disk.
-    #[test]
-    fn no_more_is_copied_than_the_manifest_allows() {
+    #[tokio::test]
+    async fn no_more_is_copied_than_the_manifest_allows() {
         let folder = tempfile::tempdir().unwrap();
         let part = folder.path().join("values.part");
-        let entry = FileEntry { name: "values".into(), bytes: 10, count: 1, checksum: 1, digest: None };
+        let settings = TableConfig { sources: vec![super::super::ANYWHERE.into()], ..TableConfig::default() };
+        let entry =
+            |name: &str| FileEntry { name: name.into(), bytes: 10, count: 1, checksum: 1, digest: None };
         // It says that it has no bytes.
-        let copied = copy(Path::new("/proc/self/status"), &part, &entry);
+        let source = Source::open("/proc/self", &settings).await.unwrap();
+        let copied = download(&source, &part, &entry("status")).await;
         assert!(
-            matches!(copied, Err(FetchError::Source(SourceError::TooLong { found: 11, .. }))),
+            matches!(copied, Err(FetchError::Source(SourceError::TooLong { expected: 10, .. }))),
             "{copied:?}"
         );
-        assert_eq!(length(&part), Some(11));
+        assert!(length(&part).unwrap() <= 10);
         // One that is no file kept a fetching thread for good.
-        for other in ["/dev/zero", "/tmp"] {
-            let refused = copy(Path::new(other), &part, &entry).unwrap_err();
+        let source = Source::open("/dev", &settings).await.unwrap();
+        for other in ["zero", "fd"] {
+            let refused = download(&source, &part, &entry(other)).await.unwrap_err();
             assert!(
                 refused.to_string().contains("not a regular file") && !refused.is_transient(),
                 "{refused}"
             );
         }
+    }
+
+    /// A whole table was downloaded every 30 seconds, for ever, because its files were not those of its manifest.
+    #[test]
+    fn only_a_fetch_that_was_in_vain_is_costly() {
+        let what = TableError::Other { file: "values".into(), what: "another digest".into() };
+        let refused = FetchError::from(what);
+        assert!(refused.is_costly());
+        assert!(FetchError::Nowhere { source: Box::new(refused), others: 2 }.is_costly());
+        assert!(!FetchError::NoRoom { needed: 2, free: 1 }.is_costly());
     }
 
     /// A replica that was not allowed to lock memory took its files for damaged, deleted them and fetched them again,

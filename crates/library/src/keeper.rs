@@ -156,19 +156,14 @@ impl Rounds {
         let is_whole = |loaded: &Loaded| {
             loaded.stack.layers().iter().all(|layer| !damaged.contains(&layer.manifest().id))
         };
-        for versions in self.library.loaded.write().values_mut() {
-            versions.retain(|_, loaded| is_whole(loaded));
-        }
+        drop(self.library.keep_only(|_, _, loaded| is_whole(loaded)));
         damaged.iter().for_each(|id| drop(self.layers.remove(id)));
     }
 
     fn let_go(&mut self, wanted: &Wanted) {
-        self.library.loaded.write().retain(|name, versions| {
-            versions.retain(|number, loaded| {
-                wanted.get(&(name.clone(), *number)).is_some_and(|version| version.id == loaded.id)
-            });
-            !versions.is_empty()
-        });
+        drop(self.library.keep_only(|name, number, loaded| {
+            wanted.get(&(name.to_owned(), number)).is_some_and(|version| version.id == loaded.id)
+        }));
         let needed: BTreeSet<String> = wanted.values().map(|version| version.id.clone()).collect();
         self.attempts.retain(&needed);
         if self.caught_up {

@@ -3,7 +3,8 @@
 //!
 //! Reading order: `shelf.rs` (mapped versions, and lookups), `keeper.rs` (the thread that follows the log,
 //! and tells it what is ready), `attempts.rs` (fetching in the background, and again after failures),
-//! `fetch.rs` (files into the data folder), `source.rs` (where files come from), `allowed.rs` (from where they may),
+//! `fetch.rs` (files into the data folder), `source.rs` (where files come from), `readers.rs` (folders, which may hang),
+//! `allowed.rs` (from where they may),
 //! `lending.rs` (from another replica, if not from there), `scrub.rs` (files read again), `inspect.rs` (a stopped
 //! node's files).
 //!
@@ -16,6 +17,7 @@ mod fetch;
 mod inspect;
 mod keeper;
 mod lending;
+mod readers;
 mod scrub;
 mod settings;
 mod shelf;

@@ -119,6 +119,17 @@ impl Library {
         missing.collect()
     }
 
+    /// Lets go of all versions but those that `keep` keeps. They are unmapped, which takes long where they are large,
+    /// once lookups have the lock again.
+    pub(super) fn keep_only(&self, keep: impl Fn(&str, u64, &Loaded) -> bool) -> Vec<Loaded> {
+        let mut gone = Vec::new();
+        self.loaded.write().retain(|name, versions| {
+            gone.extend(versions.extract_if(.., |number, loaded| !keep(name, *number, loaded)));
+            !versions.is_empty()
+        });
+        gone.into_iter().map(|(_, loaded)| loaded).collect()
+    }
+
     /// The files of a version, if they are mapped.
     pub fn get(&self, table: &str, version: &Version) -> Option<Arc<Stack>> {
         let loaded = self.loaded.read();

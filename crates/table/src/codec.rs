@@ -5,8 +5,8 @@
 //! - `f16`: half a unit in the last place of binary16, which is at most `|x| / 2048`, or `2^-25` if `|x| <
 //!   2^-14`.
 //! - `q8`: half a step, `(max - min) / 510`, plus f32 rounding, at most `2^-22 * max(|min|, |max|)`. `min`
-//!   and `max` are the smallest and largest component of the row. The bound does not hold for rows whose `max
-//!   - min` overflows f32 or is subnormal.
+//!   and `max` are the smallest and largest component of the row. Rows whose `max - min` overflows f32 are refused; the
+//!   bound does not hold where it is subnormal.
 //!
 //! Deliberately absent: arithmetic on vectors, and implicit conversion. A lookup copies stored bytes unless
 //! it asks for [`Form::F32`].
@@ -73,6 +73,14 @@ pub enum EncodeError {
         /// The codec's name.
         codec: &'static str,
     },
+    /// The components of a row are too far apart: read back, some would be infinite.
+    #[error("components from {min} to {max} are too far apart for q8: use f32, or clean the input")]
+    Range {
+        /// The smallest component.
+        min: f32,
+        /// The largest component.
+        max: f32,
+    },
     /// The table holds plain bytes, not vectors.
     #[error("the table holds plain bytes, not vectors")]
     Raw,
@@ -97,6 +105,14 @@ impl Codec {
         }
     }
 
+    /// The codec in words.
+    pub fn describe(self) -> String {
+        match self.dimension() {
+            None => "plain bytes".into(),
+            Some(dimension) => format!("vectors of {dimension} numbers as {}", self.name()),
+        }
+    }
+
     /// The codec's name in manifests and messages.
     pub fn name(self) -> &'static str {
         match self {
@@ -112,7 +128,7 @@ impl Codec {
     /// # Errors
     /// The number of components is wrong, or the codec cannot represent one of them; nothing is appended
     /// then. `f32` holds every value; `f16` refuses finite values of magnitude 65520 and above, which would
-    /// round to infinity; `q8` refuses infinities and NaN.
+    /// round to infinity; `q8` refuses infinities, NaN, and rows that would be read back as infinite.
     pub fn encode(self, vector: &[f32], out: &mut Vec<u8>) -> Result<(), EncodeError> {
         let expected = self.dimension().ok_or(EncodeError::Raw)?;
         if vector.len() != expected as usize {
@@ -134,7 +150,7 @@ impl Codec {
             }
             Self::Q8 { .. } => {
                 refuse(|value| !value.is_finite())?;
-                quantize(vector, out);
+                quantize(vector, out)?;
             }
         }
         Ok(())
@@ -181,13 +197,16 @@ fn widen(halves: &[u8], floats: &mut [u8]) {
     }
 }
 
-fn quantize(vector: &[f32], out: &mut Vec<u8>) {
+fn quantize(vector: &[f32], out: &mut Vec<u8>) -> Result<(), EncodeError> {
     let min = vector.iter().copied().fold(f32::INFINITY, f32::min);
     let max = vector.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let min = if vector.is_empty() { 0.0 } else { min };
     // In f64, because max - min may overflow f32.
     let range = if vector.is_empty() { 0.0 } else { f64::from(max) - f64::from(min) };
     let step = (range / 255.0) as f32;
+    if (min + step * 255.0).is_infinite() {
+        return Err(EncodeError::Range { min, max });
+    }
     out.extend(min.to_le_bytes());
     out.extend(step.to_le_bytes());
     out.extend(vector.iter().map(|&value| {
@@ -196,6 +215,7 @@ fn quantize(vector: &[f32], out: &mut Vec<u8>) {
         }
         ((f64::from(value) - f64::from(min)) / f64::from(step)).round().clamp(0.0, 255.0) as u8
     }));
+    Ok(())
 }
 
 #[cfg(test)]
@@ -251,6 +271,20 @@ mod tests {
         assert!(
             refused(Codec::F32 { dimension: 3 }, &[1.0]).contains("has 1 components, but the table's have 3")
         );
-        assert_eq!(there_and_back(Codec::Q8 { dimension: 2 }, &[f32::MAX, f32::MIN])[1], f32::MIN);
+    }
+
+    /// They were stored, and read back as infinite.
+    #[test]
+    fn a_row_whose_components_are_too_far_apart_for_q8_is_refused() {
+        let codec = Codec::Q8 { dimension: 2 };
+        let refused = codec.encode(&[f32::MAX, f32::MIN], &mut Vec::new()).expect_err("too far");
+        assert!(matches!(refused, EncodeError::Range { min: f32::MIN, max: f32::MAX }), "{refused}");
+        for row in [[f32::MAX, 0.0], [3e38, 1e38], [1.7e38, -1.7e38], [f32::MAX / 2.0, f32::MIN / 2.0]] {
+            let mut stored = Vec::new();
+            if codec.encode(&row, &mut stored).is_ok() {
+                assert!(there_and_back(codec, &row).iter().all(|number| number.is_finite()), "{row:?}");
+            }
+        }
+        assert!(codec.encode(&[1.7e38, -1.7e38], &mut Vec::new()).is_ok());
     }
 }

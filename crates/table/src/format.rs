@@ -9,6 +9,7 @@
 use crate::codec::Codec;
 use crate::error::FileError;
 use crate::schema::{Layout, SHARDS_MAX, Schema};
+use std::fmt;
 use std::path::Path;
 
 pub(crate) const MAGIC: &[u8; 8] = b"QUOINTBL";
@@ -30,6 +31,13 @@ pub struct Seal {
     pub count: u64,
     /// The header's checksum in the upper half, the checksum of the block checksums in the lower.
     pub checksum: u64,
+}
+
+impl fmt::Display for Seal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { bytes, count, checksum } = self;
+        write!(f, "{bytes} bytes with {count} keys and the checksum {checksum:016x}")
+    }
 }
 
 impl Seal {
@@ -240,7 +248,10 @@ impl PartRecord {
             || !ends(part.entries_at, u64::from(part.slots) * stride)
             || !ends(part.heap_at, part.heap_length)
         {
-            return Err(format!("part {number} is outside the file: {part:?}"));
+            return Err(format!(
+                "part {number}, which says that it begins at {}, is outside the file",
+                part.entries_at
+            ));
         }
         Ok(part)
     }

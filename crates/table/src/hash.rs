@@ -3,8 +3,8 @@
 //! These functions are part of the file format (docs/table-format.md): changing a constant makes a new format
 //! version. [`mix`] is a bijection, so no two keys have the same hash.
 //!
-//! Deliberately absent: resistance to chosen keys. Whoever knows the format can choose keys that fall into
-//! one bucket; the builder then tries another seed for that part, and a lookup costs the same for every key.
+//! Deliberately absent: a secret. Whoever knows the format can choose keys that fall into one bucket under the public
+//! seeds; the builder then draws others for that part, and a lookup costs the same for every key.
 
 /// Mixes all bits of a key; a bijection on 64 bits.
 ///
@@ -63,7 +63,7 @@ pub(crate) fn slot(within: u64, pilot: u8, slots: u32) -> u32 {
     choose(displaced.wrapping_mul(0x9e37_79b9_7f4a_7c15), u64::from(slots)).0 as u32
 }
 
-/// The seed of the attempt number `attempt`, counted from 0, to find a part's pilots.
+/// The public seed of the attempt number `attempt`, counted from 0, to find a part's pilots.
 pub(crate) fn seed(attempt: u64) -> u64 {
     mix(attempt.wrapping_add(0x5175_6f69_6e54_6162))
 }

@@ -144,7 +144,10 @@ impl Manifest {
     /// The text is not a manifest of this version, or is inconsistent.
     pub fn parse(text: &[u8], file: &Path) -> Result<Self, TableError> {
         let refuse = |what: String| TableError::Manifest { file: file.into(), what };
-        let malformed = |error: serde_json::Error| refuse(error.to_string());
+        // What the text holds is not told: it may be of a place that whoever named it may not read.
+        let malformed = |error: serde_json::Error| {
+            refuse(format!("line {} column {}: not a manifest", error.line(), error.column()))
+        };
         // First of all: a newer format may have other fields.
         let Format { format } = serde_json::from_slice(text).map_err(malformed)?;
         if format > FORMAT {

@@ -1,7 +1,7 @@
 //! One part of a shard, laid out in memory: its entries, its heap and its pilots.
 //!
 //! Parts are independent, so several threads can lay them out at once. The same keys and values give the same
-//! bytes.
+//! bytes, unless the keys were chosen to collide.
 //!
 //! Deliberately absent: where keys come from. The caller resolves duplicates and gives each part exactly the
 //! keys that [`Plan::part_of`] assigns to it.
@@ -69,8 +69,8 @@ pub enum LayoutError {
         /// The value's width in bytes.
         found: usize,
     },
-    /// A key occurs twice, or keys were chosen to collide under every seed.
-    #[error("no index for {count} keys: one of them occurs twice, or they were chosen to collide")]
+    /// A key occurs twice.
+    #[error("no index for {count} keys: one of them occurs twice")]
     NoIndex {
         /// Keys in the part.
         count: usize,

@@ -11,6 +11,7 @@
 
 use crate::hash;
 use std::collections::VecDeque;
+use std::hash::{BuildHasher, RandomState};
 
 /// Keys per bucket, on average.
 const KEYS_PER_BUCKET: f64 = 3.0;
@@ -18,8 +19,11 @@ const KEYS_PER_BUCKET: f64 = 3.0;
 const SLOTS_PER_KEY: f64 = 1.0 / 0.98;
 /// The largest bucket for which pilots are tried; a larger one means another seed.
 const BUCKET_KEYS_MAX: usize = 64;
-/// Seeds to try before giving up on a part.
-const ATTEMPTS_MAX: u64 = 64;
+/// Seeds that everybody knows. They come first, so that the same keys give the same file.
+const PUBLIC_SEEDS: u64 = 4;
+/// Seeds drawn at random once those have failed, before giving up on a part: nobody can choose keys that collide
+/// under them.
+const DRAWN_SEEDS: usize = 64;
 /// The number of recently placed buckets that may not be evicted, so that the search does not cycle.
 const RECENT: usize = 16;
 const FREE: u32 = u32::MAX;
@@ -33,12 +37,12 @@ pub(crate) struct Pilots {
 }
 
 impl Pilots {
-    /// Builds an index of distinct `hashes` (see [`hash::mix`]). `None` if two are equal, or if the keys were
-    /// chosen to collide under all 64 seeds.
+    /// Builds an index of distinct `hashes` (see [`hash::mix`]). `None` if two are equal.
     pub(crate) fn build(hashes: &[u64]) -> Option<Self> {
         let slots = ((hashes.len() as f64 * SLOTS_PER_KEY).ceil() as u32).max(1);
         let buckets = ((hashes.len() as f64 / KEYS_PER_BUCKET).ceil() as u32).max(1);
-        (0..ATTEMPTS_MAX).map(hash::seed).find_map(|seed| {
+        let drawn = (0..DRAWN_SEEDS).map(|_| RandomState::new().hash_one(hashes.len()));
+        (0..PUBLIC_SEEDS).map(hash::seed).chain(drawn).find_map(|seed| {
             let pilots = Search::new(hashes, seed, slots, buckets)?.run()?;
             Some(Self { seed, slots, pilots })
         })
@@ -223,22 +227,34 @@ mod tests {
         }
     }
 
+    /// The hash that is `within` a part under the public seed `attempt`: anybody can compute it.
+    fn undo(within: u64, attempt: u64) -> u64 {
+        let x = within ^ (within >> 32);
+        let mut inverse = 1u64;
+        for _ in 0..6 {
+            inverse =
+                inverse.wrapping_mul(2u64.wrapping_sub(0xff51_afd7_ed55_8ccd_u64.wrapping_mul(inverse)));
+        }
+        x.wrapping_mul(inverse) ^ hash::seed(attempt)
+    }
+
     #[test]
     fn hashes_that_share_a_bucket_under_the_first_seed_get_another_seed() {
-        // `within` is invertible, so one can choose keys that fall into one bucket under the first seed.
-        let undo = |within: u64| {
-            let x = within ^ (within >> 32);
-            let mut inverse = 1u64;
-            for _ in 0..6 {
-                inverse =
-                    inverse.wrapping_mul(2u64.wrapping_sub(0xff51_afd7_ed55_8ccd_u64.wrapping_mul(inverse)));
-            }
-            x.wrapping_mul(inverse) ^ hash::seed(0)
-        };
-        let hashes: Vec<u64> = (0..1000u64).map(undo).collect();
+        let hashes: Vec<u64> = (0..1000).map(|within| undo(within, 0)).collect();
         assert!(hashes.iter().enumerate().all(|(n, &hash)| hash::within(hash, hash::seed(0)) == n as u64));
         let pilots = Pilots::build(&hashes).expect("another seed separates them");
-        assert_ne!(pilots.seed, hash::seed(0));
+        assert_eq!(pilots.seed, hash::seed(1));
+    }
+
+    /// 65 keys for each of 64 seeds, which were all that there were, let every build and export of their table fail.
+    #[test]
+    fn keys_chosen_to_collide_under_all_public_seeds_get_a_drawn_one() {
+        let hashes: Vec<u64> =
+            (0..64).flat_map(|attempt| (0..65).map(move |within| undo(within, attempt))).collect();
+        let pilots = Pilots::build(&hashes).expect("a drawn seed separates them");
+        assert!((0..PUBLIC_SEEDS).all(|attempt| hash::seed(attempt) != pilots.seed));
+        let slots: BTreeSet<u32> = hashes.iter().map(|&hash| pilots.slot(hash)).collect();
+        assert_eq!(slots.len(), 4160);
     }
 
     #[test]

@@ -32,7 +32,7 @@ pub fn recheck(file: &Path, entry: &FileEntry, pace: &mut dyn FnMut(u64) -> bool
     let header = Header::decode(&first, length, file)?;
     let seal = Seal::new(&header, u32_at(&first, HEADER - 4));
     if seal != entry.seal() {
-        return Err(other(format!("it is {seal:?}, but the manifest says {:?}", entry.seal())));
+        return Err(other(format!("it has {seal}, but the manifest says {}", entry.seal())));
     }
     let refuse = |block, expected, found| FileError::Checksum { file: file.into(), block, expected, found };
     let checksums =

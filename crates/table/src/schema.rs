@@ -97,7 +97,7 @@ impl Schema {
                 return Err(format!("width {width} exceeds {WIDTH_MAX} bytes: use variable-width values"));
             }
             Layout::Fixed { width } if self.codec.width().is_some_and(|bytes| bytes != width) => {
-                return Err(format!("width {width} does not match the codec {:?}", self.codec));
+                return Err(format!("width {width} does not match {}", self.codec.describe()));
             }
             Layout::Variable { inline } if !(8..=WIDTH_MAX).contains(&inline) => {
                 return Err(format!("inline capacity {inline} is not between 8 and {WIDTH_MAX} bytes"));

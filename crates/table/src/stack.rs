@@ -33,9 +33,9 @@ impl Layer {
             return Err(TableError::Other {
                 file: folder.into(),
                 what: format!(
-                    "the files have {:?}, but the manifest says {:?}",
-                    values.schema(),
-                    manifest.schema
+                    "the files have {}, but the manifest says {}, or the default rows differ",
+                    values.schema().describe(),
+                    manifest.schema.describe()
                 ),
             });
         }
@@ -164,7 +164,7 @@ pub fn check_patch(below: &Manifest, patch: &Manifest) -> Result<(), TableError>
             found: below.id.clone(),
         });
     }
-    let shape = |manifest: &Manifest| format!("{} shards of {:?}", manifest.shards, manifest.schema);
+    let shape = |manifest: &Manifest| format!("{} shards of {}", manifest.shards, manifest.schema.describe());
     if patch.shards != below.shards || !patch.schema.answers_like(&below.schema) {
         return Err(TableError::WrongShape {
             patch: patch.id.clone(),

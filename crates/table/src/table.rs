@@ -64,7 +64,7 @@ impl Table {
             let differs = |what: String| TableError::Other { file: file.clone(), what };
             if shard.seal() != entry.seal() {
                 return Err(differs(format!(
-                    "it is {:?}, but the manifest says {:?}",
+                    "it has {}, but the manifest says {}",
                     shard.seal(),
                     entry.seal()
                 )));
@@ -105,7 +105,11 @@ impl Table {
             if shard.schema() != &schema {
                 return Err(refuse(
                     shard,
-                    format!("its schema is {:?}, but the first shard's is {schema:?}", shard.schema()),
+                    format!(
+                        "its values are {}, but the first shard's {}",
+                        shard.schema().describe(),
+                        schema.describe()
+                    ),
                 ));
             }
         }

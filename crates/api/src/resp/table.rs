@@ -38,6 +38,8 @@ pub(super) async fn del(session: &mut Session, args: &[Bytes]) -> Result<Reply, 
     let server = &session.server;
     let deletes = keys.iter().map(|text| key(text)).collect::<Result<Vec<_>, _>>()?;
     check_count(server, deletes.len())?;
+    // A deletion is a change like another: it takes room over the files.
+    check_space(&server.engine)?;
     let write = Write { name: text(table)?.into(), upserts: Vec::new(), deletes };
     operation(&server.engine, Operation::Write(write)).await?;
     Ok(Reply::OK)

@@ -75,18 +75,36 @@ pub(super) async fn lookup(arguments: Lookup) -> Result<()> {
     let [values] = response.tables.as_slice() else {
         bail!("the answer has {} tables instead of one", response.tables.len())
     };
-    let mut rows = Vec::new();
-    for (at, key) in keys.iter().enumerate() {
+    let answers = keys.iter().enumerate().map(|(at, key)| {
         let found = values.found.get(at / 8).is_some_and(|byte| byte >> (at % 8) & 1 == 1);
-        let shown = shown(value(values, at)?, show);
-        rows.push(vec![key.to_string(), if found { shown } else { format!("absent ({shown})") }]);
-    }
+        Ok((*key, found, value(values, at)?))
+    });
+    let answers = answers.collect::<Result<Vec<_>>>()?;
     if connection.json {
-        let values: Vec<_> = rows.iter().map(|row| json!({ "key": row[0], "value": row[1] })).collect();
+        let values: Vec<_> =
+            answers.iter().map(|(key, found, value)| as_json(*key, *found, value, show)).collect();
         return output::json(&json!({ "version": response.tables[0].version, "values": values }));
     }
+    let row = |(key, found, value): &(u64, bool, &[u8])| {
+        let shown = shown(value, show);
+        vec![key.to_string(), if *found { shown } else { format!("absent ({shown})") }]
+    };
     writeln!(std::io::stdout(), "version {}", values.version)?;
-    output::table(&["key", "value"], &rows)
+    output::table(&["key", "value"], &answers.iter().map(row).collect::<Vec<_>>())
+}
+
+/// The value of an absent key is the table's default.
+fn as_json(key: u64, found: bool, value: &[u8], show: Shown) -> serde_json::Value {
+    let value = match show {
+        Shown::F32 => json!(numbers(value).collect::<Vec<_>>()),
+        Shown::Text | Shown::Hex => json!(shown(value, show)),
+    };
+    // A key in digits: other programs' numbers have 53 bits.
+    json!({ "key": key.to_string(), "found": found, "value": value })
+}
+
+fn numbers(value: &[u8]) -> impl Iterator<Item = f32> {
+    value.chunks_exact(4).map(|four| f32::from_le_bytes([four[0], four[1], four[2], four[3]]))
 }
 
 fn value(values: &pb::Values, at: usize) -> Result<&[u8]> {
@@ -102,10 +120,7 @@ fn shown(value: &[u8], show: Shown) -> String {
     match show {
         Shown::Text => output::text(value),
         Shown::Hex => quoin_table::hex::encode(value),
-        Shown::F32 => {
-            let number = |four: &[u8]| f32::from_le_bytes([four[0], four[1], four[2], four[3]]).to_string();
-            value.chunks_exact(4).map(number).collect::<Vec<_>>().join(",")
-        }
+        Shown::F32 => numbers(value).map(|number| number.to_string()).collect::<Vec<_>>().join(","),
     }
 }
 
@@ -135,4 +150,23 @@ async fn write(connection: &Connection, request: pb::WriteRequest) -> Result<()>
     let pb::WriteResponse { version, revision } =
         client(connection).await?.write(request).await.or_send_again()?.into_inner();
     say(connection, "changed over version", &pb::VersionResponse { version, revision, table })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// JSON had one string for a vector, and said of an absent key that it had a value.
+    #[test]
+    fn json_says_what_is_absent_and_has_vectors_as_numbers() {
+        let vector: Vec<u8> = [1.5f32, -2.0].iter().flat_map(|number| number.to_le_bytes()).collect();
+        assert_eq!(
+            as_json(u64::MAX, true, &vector, Shown::F32),
+            json!({ "key": "18446744073709551615", "found": true, "value": [1.5, -2.0] })
+        );
+        assert_eq!(
+            as_json(7, false, b"\0", Shown::Hex),
+            json!({ "key": "7", "found": false, "value": "00" })
+        );
+    }
 }

@@ -6,6 +6,9 @@ use std::io::{IsTerminal, Write};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+/// How long a phase lasts before its speed is shown.
+const RATE_SECONDS_MIN: f64 = 0.1;
+
 /// Shows how far a build is. Many threads may call it; most calls print nothing.
 pub(crate) struct Bar {
     began: Instant,
@@ -70,12 +73,15 @@ fn line(progress: Progress, phase_seconds: f64, seconds: f64) -> String {
     let part = part.clamp(0.0, 1.0);
     let filled = (part * 30.0) as usize;
     let bar = format!("{}{}", "#".repeat(filled), ".".repeat(30 - filled));
-    let left = if part > 0.01 {
-        format!("{:.0} s left", phase_seconds * (1.0 - part) / part)
-    } else {
-        String::new()
-    };
-    format!("{what} [{bar}] {:3.0}% {rows} rows, {:.2} M rows/s {left}", part * 100.0, rate / 1e6)
+    let mut line = format!("{what} [{bar}] {:3.0}% {rows} rows", part * 100.0);
+    // What a phase has done in its first moment says nothing of its speed.
+    if phase_seconds >= RATE_SECONDS_MIN {
+        line += &format!(", {:.2} M rows/s", rate / 1e6);
+        if part > 0.01 {
+            line += &format!(", {:.0} s left", phase_seconds * (1.0 - part) / part);
+        }
+    }
+    line
 }
 
 #[cfg(test)]
@@ -88,7 +94,14 @@ mod tests {
         let shown = line(reading, 2.0, 2.0);
         assert_eq!(
             shown,
-            "reading [#######.......................]  25% 3000000 rows, 1.50 M rows/s 6 s left"
+            "reading [#######.......................]  25% 3000000 rows, 1.50 M rows/s, 6 s left"
         );
+    }
+
+    /// The first line of the second phase said "2500000.00 M rows/s".
+    #[test]
+    fn a_phase_that_has_just_begun_has_no_rate() {
+        let writing = Progress::Writing { parts: 1, parts_total: 4, rows: 10_000_000 };
+        assert_eq!(line(writing, 1e-6, 9.0), "writing [#######.......................]  25% 10000000 rows");
     }
 }

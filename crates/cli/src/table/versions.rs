@@ -87,14 +87,21 @@ pub(crate) struct Versions {
 pub(crate) struct Drop {
     /// Name of the table
     table: String,
-    /// Number of the version
-    #[arg(id = "number", value_name = "VERSION", required_unless_present = "all")]
-    version: Option<u64>,
-    /// Drop the whole table: all versions and changes
-    #[arg(long, conflicts_with = "number")]
-    all: bool,
+    #[command(flatten)]
+    what: Dropped,
     #[command(flatten)]
     connection: Connection,
+}
+
+#[derive(Args)]
+#[group(required = true, multiple = false)]
+struct Dropped {
+    /// Number of the version
+    #[arg(id = "number", value_name = "VERSION")]
+    version: Option<u64>,
+    /// Drop the whole table: all versions and changes
+    #[arg(long)]
+    all: bool,
 }
 
 pub(super) async fn publish(arguments: Publish) -> Result<()> {
@@ -143,7 +150,7 @@ fn look() -> String {
 }
 
 pub(super) async fn drop(arguments: Drop) -> Result<()> {
-    let Drop { table, version, connection, .. } = arguments;
+    let Drop { table, what: Dropped { version, .. }, connection } = arguments;
     ensure!(version != Some(0), "versions begin at 1; --all drops the whole table");
     let request = pb::DropRequest { table, version: version.unwrap_or(0) };
     let response = client(&connection).await?.drop(request).await.or_look(look)?;

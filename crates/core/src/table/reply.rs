@@ -73,7 +73,8 @@ pub enum Refusal {
     },
     /// Another schema or shard count.
     #[error(
-        "table {name:?} has {expected}, this has {found}: build it alike, or publish a base with a new shape"
+        "table {name:?} has {expected}, this has {found}: build it alike, or publish it as a base with --new-shape \
+         (new_shape)"
     )]
     WrongShape {
         /// The table.

@@ -5,6 +5,7 @@
 //!
 //! Deliberately absent: more than one thread per file. Large data is in several files, or in Parquet.
 
+use super::inputs::Seen;
 use super::options::Options;
 use super::rows::{Kind, Rows, Shape, Stop, Take};
 use super::text::{self, Sample};
@@ -41,7 +42,7 @@ fn reader(options: &Options, file: &Path) -> Result<(csv::Reader<File>, Columns)
 }
 
 /// Looks at the first rows: the values' shape, and an estimate of the number of rows.
-pub(super) fn open(options: &Options, file: &Path, length: u64) -> Result<(Shape, u64), String> {
+pub(super) fn open(options: &Options, file: &Path, length: u64) -> Result<Seen, String> {
     let mut sample = Sample::default();
     let (mut reader, columns) = reader(options, file)?;
     let begin = reader.position().byte();

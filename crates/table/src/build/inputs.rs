@@ -26,7 +26,8 @@ enum Format {
 /// All inputs, with what a look at their first rows shows.
 pub(super) struct Inputs {
     pub(super) pieces: Vec<Piece>,
-    pub(super) shape: Shape,
+    /// None if no row with a value was seen.
+    pub(super) shape: Option<Shape>,
     /// Exact for Parquet, estimated for text.
     pub(super) rows_expected: u64,
     pub(super) bytes_total: u64,
@@ -37,8 +38,8 @@ pub(super) fn open(options: &Options) -> Result<Inputs, BuildError> {
     if options.inputs.is_empty() {
         return Err(BuildError::Options("there is no input file".into()));
     }
-    let mut inputs = Inputs { pieces: Vec::new(), shape: Shape::Bytes, rows_expected: 0, bytes_total: 0 };
-    for (number, file) in options.inputs.iter().enumerate() {
+    let mut inputs = Inputs { pieces: Vec::new(), shape: None, rows_expected: 0, bytes_total: 0 };
+    for file in &options.inputs {
         let refuse = |what: String| BuildError::Input { file: file.clone(), what };
         let length = std::fs::metadata(file).map_err(|error| refuse(error.to_string()))?.len();
         let (formats, (shape, rows)) = look(options, file, length).map_err(refuse)?;
@@ -46,13 +47,11 @@ pub(super) fn open(options: &Options) -> Result<Inputs, BuildError> {
             let number = inputs.pieces.len() as u32;
             inputs.pieces.push(Piece { number, file: file.clone(), format });
         }
-        if number == 0 {
-            inputs.shape = shape;
-        } else if shape != inputs.shape {
-            return Err(refuse(format!(
-                "its values are {shape:?}, but the first input's {:?}",
-                inputs.shape
-            )));
+        match (inputs.shape, shape) {
+            (Some(first), Some(shape)) if first != shape => {
+                return Err(refuse(format!("its values are {shape}, but those of earlier inputs {first}")));
+            }
+            (first, shape) => inputs.shape = first.or(shape),
         }
         inputs.rows_expected += rows;
         inputs.bytes_total += length;
@@ -60,13 +59,18 @@ pub(super) fn open(options: &Options) -> Result<Inputs, BuildError> {
     Ok(inputs)
 }
 
-/// The pieces of `file`, its shape, and its number of rows.
-fn look(options: &Options, file: &Path, length: u64) -> Result<(Vec<Format>, (Shape, u64)), String> {
+/// What the first rows show: the values' shape, and the number of rows.
+pub(super) type Seen = (Option<Shape>, u64);
+
+/// The pieces of `file`, its shape (none without rows), and its number of rows.
+fn look(options: &Options, file: &Path, length: u64) -> Result<(Vec<Format>, Seen), String> {
     match file.extension().and_then(|extension| extension.to_str()) {
         Some("parquet") => {
             let (groups, shape, rows) = parquet::open(options, file)?;
             Ok(((0..groups).map(Format::Parquet).collect(), (shape, rows)))
         }
+        // Writers in parts leave an empty file where a part has no rows.
+        Some("csv" | "jsonl" | "ndjson") if length == 0 => Ok((Vec::new(), (None, 0))),
         Some("csv") => Ok((vec![Format::Csv], csv::open(options, file, length)?)),
         Some("jsonl" | "ndjson") => Ok((vec![Format::JsonLines], json::open(options, file, length)?)),
         _ => Err("unknown format: .parquet, .csv, .jsonl and .ndjson are supported".into()),

@@ -4,6 +4,7 @@
 //!
 //! Deliberately absent: more than one thread per file. Large data is in several files, or in Parquet.
 
+use super::inputs::Seen;
 use super::options::Options;
 use super::rows::{Kind, Rows, Shape, Stop, Take};
 use super::text::{self, Sample};
@@ -53,7 +54,7 @@ impl Lines {
 }
 
 /// Looks at the first rows: the values' shape, and an estimate of the number of rows.
-pub(super) fn open(options: &Options, file: &Path, length: u64) -> Result<(Shape, u64), String> {
+pub(super) fn open(options: &Options, file: &Path, length: u64) -> Result<Seen, String> {
     let mut sample = Sample::default();
     let mut lines = Lines::open(file)?;
     for _ in 0..text::SAMPLE {
@@ -165,5 +166,5 @@ fn push_value(
 }
 
 fn number_of(value: &Value) -> Result<f32, String> {
-    value.as_f64().map(|number| number as f32).ok_or_else(|| format!("{value} is not a number"))
+    text::narrow(value.as_f64().ok_or_else(|| format!("{value} is not a number"))?)
 }

@@ -5,17 +5,27 @@
 
 use crate::codec::Codec;
 use crate::schema::VALUE_BYTES_MAX;
+use std::fmt;
 
 /// The maximum number of rows in a chunk.
 pub(super) const CHUNK_ROWS: usize = 8 << 10;
 /// A chunk of this many bytes of values is full; the last row may exceed it.
-const CHUNK_BYTES: usize = 4 << 20;
+pub(super) const CHUNK_BYTES: usize = 4 << 20;
 
 /// What the values of an input are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shape {
     Bytes,
     Vector { dimension: u32 },
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bytes => f.write_str("bytes"),
+            Self::Vector { dimension } => write!(f, "vectors of {dimension} numbers"),
+        }
+    }
 }
 
 /// What each row's value becomes.

@@ -8,9 +8,12 @@ use super::rows::{Kind, Shape};
 use crate::codec::Codec;
 use crate::schema::{Layout, Schema, WIDTH_MAX};
 
-/// What each row's value becomes, for inputs of this shape.
-pub(super) fn kind(options: &Options, shape: Shape) -> Result<Kind, BuildError> {
+/// What each row's value becomes, for inputs of this shape; without one it is the base's, or plain bytes.
+pub(super) fn kind(options: &Options, shape: Option<Shape>) -> Result<Kind, BuildError> {
     let below = options.over.as_ref().map(|below| below.schema.codec);
+    let dimension = below.and_then(Codec::dimension);
+    let shape =
+        shape.unwrap_or_else(|| dimension.map_or(Shape::Bytes, |dimension| Shape::Vector { dimension }));
     let wanted = options.codec.or(below.map(CodecName::of));
     let codec = match (wanted, shape) {
         (None | Some(CodecName::Raw), Shape::Bytes) => Codec::Raw,
@@ -27,7 +30,9 @@ pub(super) fn kind(options: &Options, shape: Shape) -> Result<Kind, BuildError> 
     };
     if let Some(below) = below.filter(|&below| below != codec) {
         return Err(BuildError::Options(format!(
-            "the input has {codec:?}, but the table below the patch has {below:?}"
+            "the input has {}, but the table below the patch has {}",
+            codec.describe(),
+            below.describe()
         )));
     }
     Ok(Kind { codec, patch: options.over.is_some() })

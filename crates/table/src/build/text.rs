@@ -18,9 +18,9 @@ pub(super) struct Sample {
 
 impl Sample {
     /// The shape, and an estimate of the number of rows in a file of `length` bytes.
-    pub(super) fn extrapolate(self, length: u64) -> (Shape, u64) {
+    pub(super) fn extrapolate(self, length: u64) -> (Option<Shape>, u64) {
         let per_row = (self.bytes / self.rows.max(1)).max(1);
-        (self.shape.unwrap_or(Shape::Bytes), length / per_row)
+        (self.shape, length / per_row)
     }
 }
 
@@ -56,12 +56,26 @@ pub(super) fn push_bytes(form: TextForm, text: &[u8], rows: &mut Rows) -> Result
     }
 }
 
+/// A number as vectors hold it.
+pub(super) fn narrow(number: f64) -> Result<f32, String> {
+    let narrow = number as f32;
+    if narrow.is_infinite() && number.is_finite() { Err(too_large(number)) } else { Ok(narrow) }
+}
+
+fn too_large(number: impl std::fmt::Display) -> String {
+    format!("{number} is too large: vectors hold numbers up to {:e}", f32::MAX)
+}
+
 /// Appends the numbers in `text`, which brackets, commas, semicolons or spaces separate.
 pub(super) fn push_numbers(text: &[u8], out: &mut Vec<f32>) -> Result<(), String> {
     let text = String::from_utf8_lossy(text);
     let separator = |c: char| matches!(c, '[' | ']' | ',' | ';') || c.is_whitespace();
     for word in text.split(separator).filter(|word| !word.is_empty()) {
-        out.push(word.parse().map_err(|_| format!("{word:?} is not a number"))?);
+        let number: f32 = word.parse().map_err(|_| format!("{word:?} is not a number"))?;
+        if number.is_infinite() && word.bytes().any(|byte| byte.is_ascii_digit()) {
+            return Err(too_large(word));
+        }
+        out.push(number);
     }
     Ok(())
 }

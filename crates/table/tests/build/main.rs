@@ -1,9 +1,9 @@
 //! Building from files: every row is found in the right form, and invalid input is refused with its position.
 
-use arrow_array::builder::{Float32Builder, ListBuilder};
+use arrow_array::builder::{Float32Builder, Float64Builder, ListBuilder};
 use arrow_array::{
-    ArrayRef, BinaryArray, FixedSizeBinaryArray, Float32Array, Int64Array, RecordBatch, StringArray,
-    UInt64Array,
+    ArrayRef, BinaryArray, FixedSizeBinaryArray, Float16Array, Float32Array, Float64Array, Int8Array,
+    Int64Array, RecordBatch, StringArray, UInt64Array,
 };
 use parquet::arrow::ArrowWriter;
 use parquet::file::properties::WriterProperties;
@@ -159,6 +159,141 @@ fn csv_and_json_lines_give_what_parquet_gives() {
     file("hex.csv", "key,value\n1,00ff\n2,a0b0\n");
     run(&Options { text: TextForm::Hex, ..options(folder.path(), "hex.csv", "hex") }).expect("builds");
     assert_eq!(get(&open(&folder.path().join("hex")), 1), Some(vec![0, 255]));
+}
+
+/// Writers in parts leave files without a row: a CSV without a header, a Parquet without a row group.
+#[test]
+fn an_empty_part_file_is_no_rows() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).expect("ours");
+    for name in ["a.csv", "a.jsonl"] {
+        file(name, "");
+    }
+    file("b.csv", "key,x,y\n1,2,3\n");
+    file("c.csv", "key,x,y\n");
+    let of_lists = |name: &str, count: u64| {
+        let mut lists = ListBuilder::new(Float32Builder::new());
+        (0..count).for_each(|_| lists.append_value([Some(2.0), Some(3.0)]));
+        let keys = UInt64Array::from_iter_values(7..7 + count);
+        let columns =
+            vec![("key", Arc::new(keys) as ArrayRef), ("vector", Arc::new(lists.finish()) as ArrayRef)];
+        write_parquet(&folder.path().join(name), columns);
+    };
+    of_lists("d.parquet", 0);
+    of_lists("e.parquet", 1);
+    let inputs = ["a.csv", "a.jsonl", "c.csv", "d.parquet", "b.csv", "e.parquet", "a.csv"];
+    let inputs = inputs.iter().map(|name| folder.path().join(name)).collect();
+    let built = run(&Options { inputs, ..options(folder.path(), "", "out") }).expect("builds");
+    assert_eq!((built.count, built.schema.codec), (2, Codec::F32 { dimension: 2 }));
+    assert_eq!(get(&open(&folder.path().join("out")), 7), Some(floats(&[2.0, 3.0])));
+    assert_eq!(run(&options(folder.path(), "a.csv", "empty")).expect("builds").count, 0);
+
+    // A patch that only deletes says nothing of its values.
+    file("deletes.csv", "key,x,op\n7,,delete\n");
+    let over = Options {
+        over: Some(built),
+        operation: Some("op".into()),
+        ..options(folder.path(), "deletes.csv", "patch")
+    };
+    assert_eq!(run(&over).expect("builds").deleted, 1);
+}
+
+#[test]
+fn numbers_and_lists_of_numbers_of_any_type_make_one_vector() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut lists = ListBuilder::new(Float64Builder::new());
+    lists.append_value([Some(0.5), Some(1.5)]);
+    lists.append_value([Some(2.5), Some(3.5)]);
+    let columns = vec![
+        ("key", Arc::new(UInt64Array::from(vec![1, 2])) as ArrayRef),
+        ("byte", Arc::new(Int8Array::from(vec![-1, 2])) as ArrayRef),
+        ("list", Arc::new(lists.finish()) as ArrayRef),
+        ("half", Arc::new(Float16Array::from(vec![half::f16::ONE; 2])) as ArrayRef),
+        ("long", Arc::new(Int64Array::from(vec![1 << 40, -3])) as ArrayRef),
+    ];
+    write_parquet(&folder.path().join("in.parquet"), columns);
+    let built = run(&options(folder.path(), "in.parquet", "out")).expect("builds");
+    assert_eq!(built.schema.codec, Codec::F32 { dimension: 5 });
+    let stack = open(&folder.path().join("out"));
+    assert_eq!(get(&stack, 1), Some(floats(&[-1.0, 0.5, 1.5, 1.0, (1u64 << 40) as f32])));
+    assert_eq!(get(&stack, 2), Some(floats(&[2.0, 2.5, 3.5, 1.0, -3.0])));
+}
+
+/// They were stored as infinite.
+#[test]
+fn a_number_beyond_f32_is_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).expect("ours");
+    file("a.csv", "key,x,y\n1,1e39,0\n");
+    file("b.jsonl", "{\"key\":1,\"value\":[1e39]}\n");
+    let columns = vec![
+        ("key", Arc::new(UInt64Array::from(vec![1])) as ArrayRef),
+        ("x", Arc::new(Float64Array::from(vec![1e39])) as ArrayRef),
+    ];
+    write_parquet(&folder.path().join("c.parquet"), columns);
+    for name in ["a.csv", "b.jsonl", "c.parquet"] {
+        let refused = run(&options(folder.path(), name, name.split('.').next().unwrap_or_default()));
+        let refused = refused.expect_err(name).to_string();
+        assert!(refused.contains("too large: vectors hold numbers up to 3.4"), "{refused}");
+    }
+    file("inf.csv", "key,x,y\n1,inf,-inf\n");
+    run(&options(folder.path(), "inf.csv", "inf")).expect("an infinity that is meant");
+}
+
+/// An upsert without a value set its key to zeros, or to no bytes.
+#[test]
+fn only_a_row_that_deletes_needs_no_value() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let base = |values: ArrayRef, name: &str| {
+        let columns = vec![("key", Arc::new(UInt64Array::from(vec![1])) as ArrayRef), ("value", values)];
+        write_parquet(&folder.path().join(format!("{name}.parquet")), columns);
+        run(&options(folder.path(), &format!("{name}.parquet"), name)).expect("builds")
+    };
+    let lists = |rows: [Option<[Option<f32>; 2]>; 2]| {
+        let mut lists = ListBuilder::new(Float32Builder::new());
+        rows.into_iter().for_each(|row| lists.append_option(row));
+        Arc::new(lists.finish()) as ArrayRef
+    };
+    let full = Some([Some(1.0), Some(2.0)]);
+    let vectors = {
+        let mut lists = ListBuilder::new(Float32Builder::new());
+        lists.append_option(full);
+        base(Arc::new(lists.finish()), "vectors")
+    };
+    let bytes = base(Arc::new(BinaryArray::from_opt_vec(vec![Some(b"x")])), "bytes");
+    let numbers = base(Arc::new(Float32Array::from(vec![1.0])), "numbers");
+    let cases: [(&Manifest, ArrayRef, ArrayRef); 3] = [
+        (&vectors, lists([None, full]), lists([None, None])),
+        (
+            &bytes,
+            Arc::new(BinaryArray::from_opt_vec(vec![None, Some(b"y")])),
+            Arc::new(BinaryArray::from_opt_vec(vec![None, None])),
+        ),
+        (
+            &numbers,
+            Arc::new(Float32Array::from(vec![None, Some(2.0)])),
+            Arc::new(Float32Array::from(vec![None, None])),
+        ),
+    ];
+    for (number, (over, good, bad)) in cases.into_iter().enumerate() {
+        let patch = |values: ArrayRef, name: String| {
+            let columns = vec![
+                ("key", Arc::new(UInt64Array::from(vec![1, 2])) as ArrayRef),
+                ("op", Arc::new(StringArray::from(vec!["delete", "upsert"])) as ArrayRef),
+                ("value", values),
+            ];
+            write_parquet(&folder.path().join(format!("{name}.parquet")), columns);
+            run(&Options {
+                over: Some(over.clone()),
+                operation: Some("op".into()),
+                ..options(folder.path(), &format!("{name}.parquet"), &name)
+            })
+        };
+        let built = patch(good, format!("good-{number}")).expect("builds");
+        assert_eq!((built.count, built.deleted), (1, 1));
+        let refused = patch(bad, format!("bad-{number}")).expect_err("an upsert without a value").to_string();
+        assert!(refused.contains("row 1, key 2: column \"value\" is null"), "{refused}");
+    }
 }
 
 #[test]

@@ -14,6 +14,7 @@ use quoin_proto::quoin::table::v1 as pb;
 use quoin_table::Folds;
 use quoin_table::manifest::{FOLDS, MANIFEST, Manifest, check_name};
 use std::path::Path;
+use std::sync::Arc;
 
 pub(super) async fn publish(
     engine: &Engine,
@@ -41,16 +42,10 @@ pub(super) async fn publish(
 }
 
 async fn manifest_at(library: &Library, location: &str) -> Result<Manifest, Error> {
-    match Source::open(location, library.settings()).map_err(source_failed)? {
-        Source::Folder(folder) => {
-            off_the_hot_path(move || Manifest::read(&folder)).await?.map_err(Error::invalid)
-        }
-        Source::Objects(objects) => {
-            let text = objects.small(MANIFEST).await.map_err(source_failed)?;
-            let name = format!("{}/{MANIFEST}", location.trim_end_matches('/'));
-            Manifest::parse(&text, Path::new(&name)).map_err(Error::invalid)
-        }
-    }
+    let source = Source::open(location, library.settings()).await.map_err(source_failed)?;
+    let text = source.small(MANIFEST).await.map_err(source_failed)?;
+    let name = format!("{}/{MANIFEST}", location.trim_end_matches('/'));
+    off_the_hot_path(move || Manifest::parse(&text, Path::new(&name))).await?.map_err(Error::invalid)
 }
 
 fn source_failed(failed: SourceError) -> Error {
@@ -114,9 +109,8 @@ pub(super) async fn write(
     request: pb::WriteRequest,
 ) -> Result<pb::WriteResponse, Error> {
     let pb::WriteRequest { table: name, keys, values, deletes } = request;
-    if !keys.is_empty() {
-        check_space(engine)?;
-    }
+    // A deletion is a change like another: it takes room over the files.
+    check_space(engine)?;
     if keys.len() != values.len() {
         return Err(Error::invalid(format!(
             "{} keys and {} values; give one value per key",
@@ -135,33 +129,41 @@ pub(super) async fn write(
 
 pub(super) async fn list(
     engine: &Engine,
-    library: &Library,
+    library: &Arc<Library>,
     request: &pb::ListRequest,
 ) -> Result<pb::ListResponse, Error> {
     let view = consistency::view(engine, request.consistency.as_ref()).await?;
     let members = engine.members()?;
-    let look = view.memory().tables.look();
     let wanted = |name: &str| request.table.is_empty() || request.table == name;
-    let tables = look
-        .tables()
-        .filter(|(name, _)| wanted(name))
-        .map(|(name, state)| info(library, &members, name, state));
-    Ok(pb::ListResponse { tables: tables.collect() })
+    // Manifests are parsed once the lock is given back, which the apply thread needs.
+    let listed: Vec<Listed> = {
+        let look = view.memory().tables.look();
+        look.tables().filter(|(name, _)| wanted(name)).map(|(name, state)| listed(name, state)).collect()
+    };
+    let library = Arc::clone(library);
+    let infos = move || listed.into_iter().map(|listed| info(&library, &members, listed)).collect();
+    Ok(pb::ListResponse { tables: off_the_hot_path(infos).await? })
 }
 
-fn info(library: &Library, members: &[Member], name: &str, state: &TableState) -> pb::TableInfo {
-    pb::TableInfo {
+/// A table as it was at one moment.
+type Listed = (pb::TableInfo, Vec<Arc<Version>>);
+
+fn listed(name: &str, state: &TableState) -> Listed {
+    let info = pb::TableInfo {
         name: name.into(),
         active: state.table.active,
         previous: state.table.previous.clone(),
         changed_keys: state.changed() as u64,
         keep: state.table.keep,
-        versions: state
-            .versions
-            .values()
-            .map(|version| version_info(library, members, name, version))
-            .collect(),
-    }
+        versions: Vec::new(),
+    };
+    (info, state.versions.values().cloned().collect())
+}
+
+fn info(library: &Library, members: &[Member], (mut info, versions): Listed) -> pb::TableInfo {
+    let of_version = |version: &Arc<Version>| version_info(library, members, &info.name, version);
+    info.versions = versions.iter().map(of_version).collect();
+    info
 }
 
 fn version_info(library: &Library, members: &[Member], name: &str, version: &Version) -> pb::VersionInfo {

@@ -41,7 +41,7 @@ impl table_server::Table for Table {
         Ok(Response::new(lookup::lookup(&self.engine, &self.library, &request.into_inner()).await?))
     }
 
-    type LookupStreamStream = AnswerStream<pb::LookupResponse>;
+    type LookupStreamStream = lookup::Lookups;
 
     async fn lookup_stream(
         &self,
