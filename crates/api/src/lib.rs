@@ -11,7 +11,7 @@
 //! `page.rs` (page sizes), `ledger/` (what its two wires share), `error/` (one type, rendered once per wire).
 //! `accept.rs` takes connections in, with or without TLS; `neighbours.rs` dials other replicas. `budget.rs` bounds the bytes of all requests together, `stall.rs` gives up those whose rest does not come.
 //! `unix_socket.rs` is a port at a path; `preface.rs` turns away connections that do not speak their port's protocol, and `wrong_port.rs` tells them so.
-//! `http/mod.rs` also has the pages for operators. `auth/` judges who may do what, for all of them.
+//! `http/mod.rs` also has the pages for operators. `auth/` judges who may do what, for all of them, and `audit.rs` records it.
 //!
 //! An adapter decodes, validates, and turns requests into [`quoin_core`]'s commands and queries; nothing
 //! else. What a command means is core's business, how it is replicated the engine's.
@@ -24,6 +24,7 @@
 
 mod accept;
 mod answers;
+mod audit;
 mod auth;
 mod budget;
 mod changes;
@@ -73,6 +74,8 @@ use tonic::transport::Server;
 use tonic_health::server::HealthReporter;
 use wrong_port::Port;
 
+pub use audit::{Audit, ChosenKeys};
+pub use auth::Settings as AuthSettings;
 pub use unix_socket::UnixSocket;
 
 /// HTTP/2 flow-control windows: bytes that a client may send ahead on a stream and on a connection.
@@ -112,6 +115,10 @@ pub struct Ports {
     pub keys: Option<Arc<Keys>>,
     /// The same at paths of the file system, without TLS.
     pub paths: Paths,
+    /// How users log in.
+    pub auth: AuthSettings,
+    /// What is recorded of what clients do; `None`: nothing.
+    pub audit: Option<Audit>,
 }
 
 /// Where clients of the same machine come in. Each is optional.
@@ -130,7 +137,7 @@ pub struct Paths {
 /// # Errors
 /// A listener cannot be used, or the reflection service cannot be built.
 pub fn serve(engine: Engine, library: Arc<Library>, ports: Ports) -> io::Result<Servers> {
-    let Ports { clients, operators, redis, keys, paths } = ports;
+    let Ports { clients, operators, redis, keys, paths, auth, audit } = ports;
     let (stop, stopping) = watch::channel(false);
     let life = Life(stopping);
     let (reporter, health_service) = tonic_health::server::health_reporter();
@@ -138,7 +145,7 @@ pub fn serve(engine: Engine, library: Arc<Library>, ports: Ports) -> io::Result<
     let budget = Budget::new(&engine);
     let book = ledger::Book::start(engine.clone());
     let neighbours = Neighbours::new(keys.clone());
-    let gate = Gate::new(engine.clone());
+    let gate = Gate::new(engine.clone(), auth, audit.map(Arc::new));
     let services =
         grpc::routes(&engine, &gate, &library, &book, &life, &neighbours)?.add_service(health_service);
     let accepting = |listener: TcpListener, port, path| {

@@ -19,6 +19,7 @@ const METHOD_BYTES_MAX: usize = 24;
 /// A connection whose first bytes are checked as they are read.
 pub(super) struct Checked {
     stream: Stream,
+    peer: Option<Peer>,
     port: Port,
     /// What is left to check.
     check: Check,
@@ -44,7 +45,7 @@ impl Checked {
             Port::Client => Check::Preface(0),
             Port::Http | Port::Resp => Check::Method(0),
         };
-        Self { stream, port, check, refused }
+        Self { stream, peer: None, port, check, refused }
     }
 
     fn check(&mut self, bytes: &[u8]) -> io::Result<()> {
@@ -120,7 +121,8 @@ impl CheckedListener {
     /// The next connection.
     pub(super) async fn accept(&mut self) -> (Checked, Peer) {
         let (stream, address) = self.listener.accept().await;
-        (Checked::new(stream, self.port, self.refused.clone()), address)
+        let checked = Checked::new(stream, self.port, self.refused.clone());
+        (Checked { peer: Some(address.clone()), ..checked }, address)
     }
 }
 
@@ -129,6 +131,8 @@ impl CheckedListener {
 pub(super) struct Arrived {
     /// Whom the client's certificate names.
     pub(super) name: Option<CommonName>,
+    /// Where it came from.
+    pub(super) peer: Option<Peer>,
 }
 
 impl Checked {
@@ -142,7 +146,7 @@ impl Connected for Checked {
     type ConnectInfo = Arrived;
 
     fn connect_info(&self) -> Arrived {
-        Arrived { name: self.common_name() }
+        Arrived { name: self.common_name(), peer: self.peer.clone() }
     }
 }
 

@@ -1,5 +1,6 @@
 //! `quoin`: the one binary. This file lists the commands; the modules run them.
 
+mod audit;
 mod cert;
 mod cluster;
 mod connection;
@@ -102,6 +103,9 @@ enum Command {
     /// Certificates: init, renew, show
     #[command(subcommand)]
     Cert(cert::Cert),
+    /// Audit trails: verify, show
+    #[command(subcommand)]
+    Audit(audit::Audit),
     /// Settings: check a file, print the defaults
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -124,11 +128,12 @@ enum ConfigCommand {
 }
 
 impl Command {
-    /// Whether the command asks a cluster, which may refuse.
+    /// Whether the command asks a cluster, which may refuse, or checks something, and may find damage.
     fn asks_a_cluster(&self) -> bool {
         matches!(
             self,
             Self::Cluster(_)
+                | Self::Audit(_)
                 | Self::Doctor(_)
                 | Self::Kv(_)
                 | Self::Route(_)
@@ -191,6 +196,7 @@ fn run(command: Command) -> Result<ExitCode> {
             block_on(quoin_load::run(bench, &program))?;
         }
         Command::Cert(cert) => cert::run(cert)?,
+        Command::Audit(audit) => audit::run(audit)?,
         Command::Config(ConfigCommand::Check { file }) => {
             Settings::of_file(file.clone()).resolve()?;
             writeln!(std::io::stdout(), "{} is good", file.display())?;

@@ -91,12 +91,19 @@ impl Settings {
 /// Reads a settings file; an unknown key is an error.
 fn read(file: &Path) -> Result<Table> {
     let text = std::fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))?;
-    let table =
-        toml::from_str(&text).with_context(|| format!("{} is not a settings file", file.display()))?;
+    let told = |error: toml::de::Error| without_excerpt(file, &text, &error);
+    let table = toml::from_str(&text).map_err(told)?;
     check_numbers("", &table).with_context(|| file.display().to_string())?;
     // Parsed twice: this one reports unknown keys with their place in the file.
-    toml::from_str::<Config>(&text).with_context(|| format!("{} is not a settings file", file.display()))?;
+    toml::from_str::<Config>(&text).map_err(told)?;
     Ok(table)
+}
+
+/// The error with its line's number in place of the line, which may have a secret, as that of a mistyped name.
+fn without_excerpt(file: &Path, text: &str, error: &toml::de::Error) -> anyhow::Error {
+    let before = error.span().and_then(|span| text.get(..span.start));
+    let line = before.map_or(String::new(), |before| format!(", line {}", before.matches('\n').count() + 1));
+    anyhow::anyhow!("{}{line}: is not a settings file: {}", file.display(), error.message())
 }
 
 /// Checks numbers before they are converted, which would refuse them without their setting and range.

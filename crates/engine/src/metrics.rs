@@ -58,6 +58,12 @@ pub struct Metrics {
     pub tls_expires: GaugeVec,
     /// Connections closed because they did not take what was said on the channels they listened to.
     pub subscribers_lost: IntCounter,
+    /// Records of the audit trail that are on disk.
+    pub audit_written: IntCounter,
+    /// Records of the audit trail that were lost.
+    pub audit_lost: IntCounter,
+    /// Whether the audit trail cannot be written.
+    pub audit_failing: IntGauge,
     gauges: Gauges,
 }
 
@@ -199,6 +205,10 @@ impl Default for Metrics {
             "quoin_commands_paced_total",
             "Commands of this node that took their turn because they take long, such as large deletions.",
         );
+        let audit_written = make.counter("quoin_audit_records_total", "Records of the audit trail on disk.");
+        let audit_lost = make.counter("quoin_audit_lost_total", "Records of the audit trail that were lost.");
+        let audit_failing =
+            make.int_gauge("quoin_audit_failing", "1 while the audit trail cannot be written.");
         let gauges = Gauges::register(&make);
         Self {
             commands_applied: commands.with_label_values(&["applied"]),
@@ -223,6 +233,9 @@ impl Default for Metrics {
             tls_failed,
             tls_reloads,
             tls_expires,
+            audit_written,
+            audit_lost,
+            audit_failing,
             gauges,
             registry,
         }

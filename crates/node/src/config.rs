@@ -5,6 +5,7 @@
 //! where something is.
 
 use crate::addresses;
+use crate::audit::{self, AuditConfig, AuthConfig};
 use crate::tls::{self, TlsConfig};
 use quoin_core::kv::KEY_BYTES_MAX;
 use quoin_core::limits::REQUEST_BYTES_MAX;
@@ -62,6 +63,10 @@ quoin_engine::settings! {
         pub cluster_token: String = "quoin".into(),
         /// Certificates: with them, ports speak TLS.
         pub tls: TlsConfig = TlsConfig::default(),
+        /// How users log in.
+        pub auth: AuthConfig = AuthConfig::default(),
+        /// The audit trail.
+        pub audit: AuditConfig = AuditConfig::default(),
         /// Timing and batching of the consensus.
         pub raft: RaftConfig = RaftConfig::default(),
         /// The log on disk.
@@ -89,6 +94,8 @@ fn local(port: u16) -> SocketAddr {
 pub static SETTINGS: LazyLock<Vec<(&'static str, &'static str)>> = LazyLock::new(|| {
     let expand = |setting: &(&'static str, &'static str)| match setting.0 {
         "tls" => TlsConfig::SETTINGS.to_vec(),
+        "auth" => AuthConfig::SETTINGS.to_vec(),
+        "audit" => AuditConfig::SETTINGS.to_vec(),
         "raft" => RaftConfig::SETTINGS.to_vec(),
         "log" => LogConfig::SETTINGS.to_vec(),
         "store" => StoreConfig::SETTINGS.to_vec(),
@@ -208,6 +215,7 @@ impl Config {
         }
         addresses::check(self)?;
         tls::check(&self.tls)?;
+        audit::check(&self.audit)?;
         for (setting, value, range) in self.bounds() {
             in_range(setting, i128::from(value), &range)?;
         }
@@ -221,13 +229,18 @@ impl Config {
 
     /// Every number with its range: whatever is outside of it cannot work.
     fn bounds(&self) -> Vec<(&'static str, u64, RangeInclusive<u64>)> {
-        let Self { raft, log, store, ledger, history, scrub, table, limits, .. } = self;
+        let Self { auth, audit, raft, log, store, ledger, history, scrub, table, limits, .. } = self;
         let bound = |setting, value: usize, from: u64, to: u64| {
             (setting, u64::try_from(value).unwrap_or(u64::MAX), from..=to)
         };
         // 0 is no quota.
         let quota_least = if store.quota_bytes == 0 { 0 } else { 16 << 20 };
         vec![
+            ("auth.token_ttl_s", auth.token_ttl_s, 1..=31_536_000),
+            ("auth.failed_passwords_max", auth.failed_passwords_max.into(), 0..=1_000_000),
+            ("audit.file_bytes_max", audit.file_bytes_max, 64 << 10..=1 << 40),
+            bound("audit.files_max", audit.files_max, 1, 1_000_000),
+            bound("audit.queue_max", audit.queue_max, 16, 1_000_000),
             // Twice the election timeout, in milliseconds, fits into what sockets take.
             ("raft.tick_ms", raft.tick_ms, 1..=1000),
             bound("raft.heartbeat_ticks", raft.heartbeat_ticks, 1, 100),

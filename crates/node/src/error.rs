@@ -17,6 +17,9 @@ pub enum StartError {
     /// A certificate, or its key, cannot be used.
     #[error("certificates: {0}")]
     Tls(#[from] quoin_tls::TlsError),
+    /// The audit trail cannot be kept.
+    #[error(transparent)]
+    Audit(#[from] quoin_audit::OpenError),
     /// A file or socket failed.
     #[error("{what}: {source}")]
     Io {

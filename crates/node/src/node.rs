@@ -2,6 +2,7 @@
 //! they need each other, and [`Node::stop`] stops them in the opposite order.
 
 use crate::addresses;
+use crate::audit;
 use crate::config::Config;
 use crate::error::{StartError, io_error};
 use crate::force::force;
@@ -23,6 +24,8 @@ pub struct Node {
     replica: Running,
     keeper: Keeper,
     servers: api::Servers,
+    /// Dropped last: what the servers did while they stopped is recorded.
+    _audit: Option<quoin_audit::Writer>,
 }
 
 impl Node {
@@ -43,6 +46,7 @@ impl Node {
         let paths = paths(&config)?;
         let (library, tables) = (Library::new(config.tables()), config.data_dir.join("tables"));
         let (name, clients) = (config.name.clone(), config.listen_client);
+        let (auth, kept) = (config.auth.settings(), config.clone());
         let dialling = peer_keys.clone();
         let (opened, peers) = tokio::task::spawn_blocking(move || open(&config, dialling.as_deref()))
             .await
@@ -66,12 +70,15 @@ impl Node {
             tls::watch(keys, engine.metrics(), "clients")
                 .map_err(|error| io_error("starting threads", error))?;
         }
+        let (audit, writer) = audit::open(&kept, engine.metrics())?.unzip();
         let ports = api::Ports {
             clients: client_listener,
             operators: http_listener,
             redis: resp_listener,
             keys,
             paths,
+            auth,
+            audit,
         };
         let servers =
             api::serve(engine.clone(), library, ports).map_err(|error| io_error("serving clients", error))?;
@@ -82,7 +89,7 @@ impl Node {
             %clients,
             "started"
         );
-        Ok(Self { replica, keeper, servers })
+        Ok(Self { replica, keeper, servers, _audit: writer })
     }
 
     /// A handle to its replica.
@@ -98,9 +105,10 @@ impl Node {
     /// Stops the node: hands leadership over, closes clients' connections, writes the store out.
     pub async fn stop(self) {
         self.engine().hand_over().await;
-        let Self { replica, keeper, servers } = self;
+        let Self { replica, keeper, servers, _audit: audit } = self;
         servers.stop().await;
         let ended = tokio::task::spawn_blocking(move || {
+            drop(audit);
             keeper.stop();
             replica.stop();
         });

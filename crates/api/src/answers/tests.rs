@@ -35,7 +35,15 @@ fn with_node<T: Future<Output = ()>>(test: impl FnOnce(Engine, Endpoint) -> T) {
     runtime.block_on(async {
         let engine = running.engine();
         let (operators, redis) = (listener(), listener());
-        let ports = crate::Ports { clients, operators, redis, keys: None, paths: crate::Paths::default() };
+        let ports = crate::Ports {
+            clients,
+            operators,
+            redis,
+            keys: None,
+            paths: crate::Paths::default(),
+            auth: Default::default(),
+            audit: None,
+        };
         let servers = crate::serve(engine.clone(), library, ports).unwrap();
         tokio::time::timeout(PATIENCE, test(engine, endpoint)).await.unwrap();
         servers.stop().await;

@@ -3,6 +3,8 @@
 //! A caller belongs to the task of its request, as the auth revision by which it is judged does. A task that is begun
 //! on behalf of a request takes it along by [`carried`]; one that forgets may do nothing.
 
+use crate::accept::Peer;
+use crate::audit;
 use crate::error::{Error, Known};
 use quoin_core::auth::{Access, Policy};
 use quoin_engine::{Engine, ReadView, admission};
@@ -31,6 +33,8 @@ pub(crate) enum Identity {
 pub(crate) struct Caller {
     identity: Identity,
     policy: Arc<Policy>,
+    /// Where from.
+    peer: Option<Peer>,
 }
 
 impl Caller {
@@ -44,12 +48,22 @@ impl Caller {
         {
             return Err(Known::InvalidAuthToken.into());
         }
-        Ok(Self { identity, policy })
+        Ok(Self { identity, policy, peer: None })
     }
 
     /// Whoever asked while nobody had to say who asks.
     pub(crate) fn nobody(policy: Arc<Policy>) -> Self {
-        Self { identity: Identity::Nobody, policy }
+        Self { identity: Identity::Nobody, policy, peer: None }
+    }
+
+    /// The same, who asks from there.
+    pub(crate) fn from(self, peer: Option<Peer>) -> Self {
+        Self { peer, ..self }
+    }
+
+    /// Where they ask from, if that is known.
+    pub(crate) fn peer(&self) -> Option<&Peer> {
+        self.peer.as_ref()
     }
 
     /// The user's name; empty if nobody has said who asks.
@@ -89,7 +103,7 @@ impl Caller {
     /// # Errors
     /// As [`Self::new`].
     pub(crate) fn renewed(&self, engine: &Engine) -> Result<Self, Error> {
-        Self::new(self.identity.clone(), engine.policy())
+        Ok(Self::new(self.identity.clone(), engine.policy())?.from(self.peer.clone()))
     }
 
     /// Runs `work` on their behalf.
@@ -107,6 +121,7 @@ pub(crate) fn present() -> Option<Caller> {
 /// `work` on behalf of whom the present task works for, for a task of its own.
 pub(crate) fn carried<W: Future>(work: W) -> impl Future<Output = W::Output> {
     let caller = present();
+    let work = audit::carried(work);
     async move {
         match caller {
             Some(caller) => caller.run(work).await,

@@ -9,9 +9,12 @@
 //! Passwords that were right are remembered for as long as they are (not themselves, but a digest with a key of this
 //! process), so that a client without tokens costs a hash once.
 
+use super::attempts::Attempts;
 use super::caller::{Caller, Identity};
 use super::password::Hasher;
 use super::token;
+use crate::accept::Peer;
+use crate::audit::Audit;
 use crate::error::{Error, Known};
 use axum::http::{HeaderMap, header};
 use base64::Engine as _;
@@ -25,8 +28,6 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use tonic::Request;
 
-/// How long a token counts.
-const TOKEN_TTL_MS: u64 = 300_000;
 /// How long a token counts by which a replica speaks for a caller to another replica.
 const PASSED_ON_TTL_MS: u64 = 60_000;
 /// Maximum passwords that are remembered to be right.
@@ -35,6 +36,9 @@ const REMEMBERED_MAX: usize = 4096;
 /// Finds out who asks, for all ports of a node.
 pub(crate) struct Gate {
     engine: Engine,
+    settings: Settings,
+    audit: Option<Arc<Audit>>,
+    attempts: Attempts,
     hasher: Hasher,
     /// Digests of passwords that were right, with the user's name and hash.
     remembered: Mutex<HashSet<[u8; 32]>>,
@@ -42,14 +46,36 @@ pub(crate) struct Gate {
     key: [u8; 32],
 }
 
+/// How users log in.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Milliseconds for which a token counts.
+    pub token_ttl_ms: u64,
+    /// Wrong passwords for one user from one address in a minute, after which further ones are not compared; 0: any
+    /// number.
+    pub failed_passwords_max: u32,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { token_ttl_ms: 300_000, failed_passwords_max: 10 }
+    }
+}
+
 /// The common name of a client's certificate, which the handshake has found good.
 #[derive(Clone, Debug)]
 pub(crate) struct CommonName(pub(crate) Arc<str>);
 
 impl Gate {
-    pub(crate) fn new(engine: Engine) -> Arc<Self> {
+    pub(crate) fn new(engine: Engine, settings: Settings, audit: Option<Arc<Audit>>) -> Arc<Self> {
         let (hasher, remembered) = (Hasher::default(), Mutex::default());
-        Arc::new(Self { engine, hasher, remembered, key: rand::random() })
+        let attempts = Attempts::new(settings.failed_passwords_max);
+        Arc::new(Self { engine, settings, audit, attempts, hasher, remembered, key: rand::random() })
+    }
+
+    /// What is recorded, if anything is.
+    pub(crate) fn audit(&self) -> Option<&Arc<Audit>> {
+        self.audit.as_ref()
     }
 
     pub(crate) fn engine(&self) -> &Engine {
@@ -64,6 +90,7 @@ impl Gate {
         &self,
         headers: &HeaderMap,
         certificate: Option<&CommonName>,
+        peer: Option<&Peer>,
     ) -> Result<Identity, Error> {
         let word = headers.get("token").or_else(|| headers.get(header::AUTHORIZATION));
         let Some(word) = word else {
@@ -76,24 +103,61 @@ impl Gate {
                 let text = decoded.and_then(|bytes| String::from_utf8(bytes).ok());
                 let pair = text.as_deref().and_then(|text| text.split_once(':'));
                 let (name, password) = pair.ok_or(Known::AuthFailed)?;
-                self.authenticate(name, password).await
+                self.authenticate(name, password, peer).await
             }
             Some((scheme, rest)) if scheme.eq_ignore_ascii_case("bearer") => self.of_token(rest.trim()),
             _ => self.of_token(word),
         }
     }
 
-    /// The user of a name, if the password is theirs.
+    /// The user of a name, if the password is theirs; `peer`: where from.
     ///
     /// # Errors
-    /// It is not.
-    pub(crate) async fn authenticate(&self, name: &str, password: &str) -> Result<Identity, Error> {
+    /// It is not, or it was wrong too often.
+    pub(crate) async fn authenticate(
+        &self,
+        name: &str,
+        password: &str,
+        peer: Option<&Peer>,
+    ) -> Result<Identity, Error> {
+        let known = self.remembers(name, password);
+        // What is known to be right is no guess.
+        let guess = known.is_none().then(|| self.attempts.begin(name, peer)).transpose();
+        let outcome = match (guess, known) {
+            (Err(error), _) => Err(error),
+            (Ok(_), Some(identity)) => return Ok(identity),
+            (Ok(guess), None) => {
+                let outcome = self.compare(name, password).await;
+                // A comparison that did not come about says nothing of the password.
+                let wrong = matches!(outcome, Err(Error::Etcd(Known::AuthFailed)));
+                if let Some(guess) = guess.filter(|_| !wrong) {
+                    guess.was_none();
+                }
+                outcome
+            }
+        };
+        if let Some(audit) = &self.audit {
+            audit.log_in(name, peer, outcome.as_ref().err());
+        }
+        outcome
+    }
+
+    /// The user of a name, if the password was found to be theirs before.
+    fn remembers(&self, name: &str, password: &str) -> Option<Identity> {
+        let policy = self.engine.policy();
+        let user = policy.user(name).filter(|user| !user.hash.is_empty())?;
+        let digest = self.digest(name, password, &user.hash);
+        let known = self.remembered.lock().contains(&digest);
+        known.then(|| Identity::User { name: name.into(), since: Some(user.since) })
+    }
+
+    /// As [`Self::authenticate`], however often.
+    async fn compare(&self, name: &str, password: &str) -> Result<Identity, Error> {
         let policy = self.engine.policy();
         let user = policy.user(name).filter(|user| !user.hash.is_empty());
         let digest = user.map(|user| self.digest(name, password, &user.hash));
-        let known = digest.is_some_and(|digest| self.remembered.lock().contains(&digest));
         let hash = user.map(|user| user.hash.clone());
-        if !known && !self.hasher.is(hash, password.to_owned()).await? {
+        if !self.hasher.is(hash, password.to_owned()).await? {
             return Err(Known::AuthFailed.into());
         }
         let Some((user, digest)) = user.zip(digest) else { return Err(Known::AuthFailed.into()) };
@@ -117,9 +181,10 @@ impl Gate {
         if policy.user(name).is_some_and(|user| user.hash.is_empty()) {
             return Err(Known::NoPasswordUser.into());
         }
-        self.authenticate(name, password).await?;
+        let caller = super::present();
+        self.authenticate(name, password, caller.as_ref().and_then(Caller::peer)).await?;
         let user = policy.user(name).ok_or(Known::AuthFailed)?;
-        Ok(token::sign(policy.secret(), (name, user.since), self.until(TOKEN_TTL_MS)))
+        Ok(token::sign(policy.secret(), (name, user.since), self.until(self.settings.token_ttl_ms)))
     }
 
     /// The hash of a new password.

@@ -1,6 +1,7 @@
 //! What kv operations need of which keys. The rules are etcd's.
 
 use super::caller;
+use crate::audit::{self, Use};
 use crate::commands::long_read;
 use crate::error::Error;
 use quoin_core::auth::Access;
@@ -13,6 +14,7 @@ use quoin_engine::{Consistency, Engine};
 /// # Errors
 /// They may not.
 pub(crate) fn check_reads(engine: &Engine, key: &[u8], range_end: &[u8]) -> Result<(), Error> {
+    audit::uses(Use::Reads, key, range_end)?;
     caller::check(engine, |access| access.reads(key, range_end))
 }
 
@@ -21,6 +23,7 @@ pub(crate) fn check_reads(engine: &Engine, key: &[u8], range_end: &[u8]) -> Resu
 /// # Errors
 /// They may not.
 pub(crate) fn check_txn(engine: &Engine, txn: &Txn) -> Result<(), Error> {
+    audit::uses_of_txn(txn)?;
     caller::check(engine, |access| may_run(access, txn))
 }
 
@@ -29,6 +32,7 @@ pub(crate) fn check_txn(engine: &Engine, txn: &Txn) -> Result<(), Error> {
 /// # Errors
 /// They may not, or the keys of its leases cannot be read.
 pub(crate) async fn check_operation(engine: &Engine, operation: &Operation) -> Result<(), Error> {
+    audit::uses_of(operation)?;
     if !engine.auth_on() {
         return Ok(());
     }
@@ -51,6 +55,7 @@ pub(crate) async fn check_operation(engine: &Engine, operation: &Operation) -> R
 /// # Errors
 /// As [`check_operation`].
 pub(crate) fn check_here(engine: &Engine, operation: &Operation) -> Result<(), Error> {
+    audit::uses_of(operation)?;
     if !engine.auth_on() {
         return Ok(());
     }

@@ -4,6 +4,8 @@
 use super::caller::Caller;
 use super::gate::{CommonName, Gate};
 use super::rules::{self, Need};
+use crate::accept::Peer;
+use crate::audit::{self, Act, Audit};
 use crate::error::{Error, Known};
 use crate::gateway;
 use crate::grpc;
@@ -17,11 +19,12 @@ use axum::response::IntoResponse;
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame};
 use pin_project_lite::pin_project;
+use quoin_audit::{Outcome, Who};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use tonic::Status;
 use tonic::body::Body;
+use tonic::{Code, Status};
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -62,6 +65,12 @@ where
     }
 
     fn call(&mut self, request: Request) -> Self::Future {
+        if let Some((audit, certain)) = Asked::of(&request).recorded(&self.gate) {
+            let audit = Arc::clone(audit);
+            let next = self.inner.clone();
+            let (inner, gate) = (std::mem::replace(&mut self.inner, next), Arc::clone(&self.gate));
+            return Answering::Judged { answer: Box::pin(recorded((gate, audit), inner, request, certain)) };
+        }
         if !self.gate.engine().auth_on() {
             let path = request.uri().path();
             let lost = grpc::tells_on(path).then(|| unasked(&self.gate, rules::of_call(path))).flatten();
@@ -106,29 +115,168 @@ where
     }
 }
 
+/// What a request of the client port asks for.
+struct Asked<'a> {
+    path: &'a str,
+    /// The method of gRPC, of which `path` may be the gateway's.
+    call: Option<&'a str>,
+    need: Need,
+}
+
+impl<'a> Asked<'a> {
+    fn of(request: &'a Request) -> Self {
+        let path = request.uri().path();
+        let call = if grpc::is_call(path) { Some(path) } else { gateway::call_of(path) };
+        let need = match call {
+            Some(call) => rules::of_call(call),
+            None => rules::of_page(request.method().as_str(), path),
+        };
+        Self { path, call, need }
+    }
+
+    /// Whether it may be worth a record, and whether it is in any case.
+    fn recorded(&self, gate: &'a Gate) -> Option<(&'a Arc<Audit>, bool)> {
+        let audit = gate.audit()?;
+        let certain = match self.call {
+            Some(call) => audit.of_call(call, self.need),
+            None => audit.of_page(self.need),
+        };
+        Some((audit, certain?))
+    }
+
+    fn manner(&self) -> Manner {
+        Manner::of_call(self.path, self.call.unwrap_or(self.path))
+    }
+
+    /// The answer to a request that is refused.
+    fn refused(&self, error: Error) -> Response {
+        let manner = self.manner();
+        match self.call {
+            Some(_) if manner.is_call => status(error, manner.of_etcd).into_http(),
+            Some(_) => gateway::failed(&status(error, manner.of_etcd)),
+            None => http::refused(error).map(Body::new),
+        }
+    }
+}
+
+/// Serves a request that may be worth a record.
+async fn recorded<S>(
+    (gate, audit): (Arc<Gate>, Arc<Audit>),
+    mut inner: S,
+    request: Request,
+    certain: bool,
+) -> Result<Response, S::Error>
+where
+    S: Service<Request, Response = Response>,
+{
+    let (asked, arrived) = (Asked::of(&request), request.extensions().get::<Arrived>());
+    let (peer, name) = arrived.map(|arrived| (&arrived.peer, &arrived.name)).unzip();
+    let wire = match asked.call {
+        Some(_) if asked.manner().is_call => "grpc",
+        Some(_) => "json",
+        None => "http",
+    };
+    let who = who(wire, peer.and_then(Option::as_ref), name.and_then(Option::as_ref));
+    let act = asked.call.map_or_else(|| format!("{} {}", request.method(), asked.path), str::to_owned);
+    let manner = asked.manner();
+    let act = match Act::begin((&audit, gate.engine()), who, act, certain, manner.goes_on) {
+        Ok(act) => act,
+        Err(full) => return Ok(asked.refused(full.into())),
+    };
+    let need = asked.need;
+    let answered = act.run(async {
+        if gate.engine().auth_on() {
+            return judged(gate, inner, request).await;
+        }
+        let lost = manner.goes_on.then(|| unasked(&gate, need)).flatten();
+        let response = inner.call(request).await?;
+        Ok(match lost {
+            Some(lost) => response.map(|body| Body::new(Ending::new(body, lost, manner))),
+            None => response,
+        })
+    });
+    let response = answered.await?;
+    if manner.is_call {
+        see_status(&act, response.headers());
+    } else {
+        act.ended_with_status(response.status());
+    }
+    Ok(response.map(|body| Body::new(Recorded { body, act: Some(act) })))
+}
+
+/// Who asks, before it is known which user that is.
+fn who(wire: &'static str, peer: Option<&Peer>, name: Option<&CommonName>) -> Who {
+    Who {
+        user: String::new(),
+        certificate: name.map(|name| name.0.to_string()).unwrap_or_default(),
+        address: peer.map(Peer::to_string).unwrap_or_default(),
+        wire,
+    }
+}
+
+/// Notes how a call ended, if the headers, or trailers, say so.
+fn see_status(act: &Act, headers: &HeaderMap) {
+    if let Some(code) = headers.get("grpc-status") {
+        act.ended_with(Code::from_bytes(code.as_bytes()));
+    }
+}
+
+/// A body whose end ends an act.
+struct Recorded<B> {
+    body: B,
+    /// `None` once it has ended.
+    act: Option<Arc<Act>>,
+}
+
+impl<B: HttpBody<Data = Bytes> + Unpin> HttpBody for Recorded<B> {
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        let this = &mut *self;
+        let Some(act) = &this.act else { return Pin::new(&mut this.body).poll_frame(context) };
+        let frame = act.run_at_once(|| Pin::new(&mut this.body).poll_frame(context));
+        match &frame {
+            Poll::Pending => return frame,
+            Poll::Ready(Some(Ok(frame))) => match frame.trailers_ref() {
+                Some(trailers) => see_status(act, trailers),
+                None if !this.body.is_end_stream() => {}
+                None => this.act = None,
+            },
+            Poll::Ready(Some(Err(_))) => act.ended(Outcome::Unknown, "broken off"),
+            Poll::Ready(None) => this.act = None,
+        }
+        frame
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> http_body::SizeHint {
+        self.body.size_hint()
+    }
+}
+
 async fn judged<S>(gate: Arc<Gate>, mut inner: S, request: Request) -> Result<Response, S::Error>
 where
     S: Service<Request, Response = Response>,
 {
-    let path = request.uri().path();
-    let call = if grpc::is_call(path) { Some(path) } else { gateway::call_of(path) };
-    let need = match call {
-        Some(call) => rules::of_call(call),
-        None => rules::of_page(request.method().as_str(), path),
-    };
-    let manner = Manner::of_call(path, call.unwrap_or(path));
-    let name = request.extensions().get::<Arrived>().and_then(|arrived| arrived.name.as_ref());
-    match admit(&gate, need, request.headers(), name).await {
+    let asked = Asked::of(&request);
+    let (need, manner) = (asked.need, asked.manner());
+    let arrived = request.extensions().get::<Arrived>();
+    let (peer, name) = arrived.map(|arrived| (&arrived.peer, &arrived.name)).unzip();
+    let from = (peer.and_then(Option::as_ref), name.and_then(Option::as_ref));
+    match admit(&gate, need, request.headers(), from).await {
         Ok(caller) => {
             let lost = lost(Arc::clone(&gate), caller.clone(), need);
             let response = caller.run(inner.call(request)).await?;
             Ok(response.map(|body| Body::new(Ending::new(body, lost, manner))))
         }
-        Err(error) => Ok(match call {
-            Some(_) if manner.is_call => status(error, manner.of_etcd).into_http(),
-            Some(_) => gateway::failed(&status(error, manner.of_etcd)),
-            None => http::refused(error).map(Body::new),
-        }),
+        Err(error) => Ok(asked.refused(error)),
     }
 }
 
@@ -147,13 +295,16 @@ async fn admit(
     gate: &Arc<Gate>,
     need: Need,
     headers: &HeaderMap,
-    certificate: Option<&CommonName>,
+    (peer, certificate): (Option<&Peer>, Option<&CommonName>),
 ) -> Result<Caller, Error> {
     if need == Need::Nothing {
-        return Caller::new(super::Identity::Nobody, gate.engine().policy());
+        return Ok(Caller::new(super::Identity::Nobody, gate.engine().policy())?.from(peer.cloned()));
     }
-    let identity = gate.identify(headers, certificate).await?;
-    let caller = Caller::new(identity, gate.engine().policy())?;
+    let identity = gate.identify(headers, certificate, peer).await?;
+    let caller = Caller::new(identity, gate.engine().policy())?.from(peer.cloned());
+    if let Some(act) = audit::present() {
+        act.of_user(caller.name());
+    }
     caller.check(|access| need.is_met_by(access))?;
     Ok(caller)
 }
@@ -281,11 +432,36 @@ async fn page(
     request: axum::extract::Request,
     next: Next,
 ) -> axum::response::Response {
-    let path = matched.as_ref().map_or_else(|| request.uri().path(), MatchedPath::as_str);
+    let path = matched.as_ref().map_or_else(|| request.uri().path(), MatchedPath::as_str).to_owned();
+    let need = rules::of_page(request.method().as_str(), &path);
+    let recorded = gate.audit().and_then(|audit| Some((audit, audit.of_page(need)?)));
+    let Some((audit, certain)) = recorded else { return judged_page(gate, need, &path, request, next).await };
+    let who = who("http", request.extensions().get::<Peer>(), request.extensions().get::<CommonName>());
+    let (engine, manner) = (gate.engine().clone(), Manner::of_page(&path));
+    let named = format!("{} {path}", request.method());
+    let act = match Act::begin((audit, &engine), who, named, certain, manner.goes_on) {
+        Ok(act) => act,
+        Err(full) => return http::refused(full.into()).into_response(),
+    };
+    if request.uri().path() != path {
+        act.about("path", request.uri().path().to_owned());
+    }
+    let response = act.run(judged_page(gate, need, &path, request, next)).await;
+    act.ended_with_status(response.status());
+    response
+}
+
+async fn judged_page(
+    gate: Arc<Gate>,
+    need: Need,
+    path: &str,
+    request: axum::extract::Request,
+    next: Next,
+) -> axum::response::Response {
     if !gate.engine().auth_on() && !http::tells_on(path) {
         return next.run(request).await;
     }
-    let (need, manner) = (rules::of_page(request.method().as_str(), path), Manner::of_page(path));
+    let manner = Manner::of_page(path);
     if !gate.engine().auth_on() {
         let lost = unasked(&gate, need);
         let response = next.run(request).await;
@@ -294,8 +470,8 @@ async fn page(
             None => response,
         };
     }
-    let name = request.extensions().get::<CommonName>();
-    match admit(&gate, need, request.headers(), name).await {
+    let from = (request.extensions().get::<Peer>(), request.extensions().get::<CommonName>());
+    match admit(&gate, need, request.headers(), from).await {
         Ok(caller) => {
             let lost = lost(Arc::clone(&gate), caller.clone(), need);
             let response = caller.run(next.run(request)).await;

@@ -144,6 +144,23 @@ pub(crate) static CALLS: &[(&str, Need)] = &[
     ("/quoin.route.v1.Route/Nodes", Need::Part(ROUTE, READ)),
 ];
 
+/// The rights by which one administers.
+pub(crate) const ADMINISTERS: u32 = ADMIN;
+
+/// What only `root` may see, and changes nothing: no administrative act.
+const LOOKS: &[&str] =
+    &["/etcdserverpb.Auth/AuthStatus", "/etcdserverpb.Auth/UserList", "/etcdserverpb.Auth/RoleList"];
+
+/// Whether a call is an administrative act.
+pub(crate) fn is_administrative(call: &str, need: Need) -> bool {
+    let known = CALLS.iter().any(|(known, _)| *known == call) && !LOOKS.contains(&call);
+    match need {
+        Need::Root => known,
+        Need::Part(_, rights) => known && rights & ADMINISTERS != 0,
+        Need::Nothing | Need::User | Need::Keys => false,
+    }
+}
+
 /// What a call of gRPC needs.
 pub(crate) fn of_call(path: &str) -> Need {
     let open = ["/grpc.health.v1.Health/", "/grpc.reflection."];

@@ -43,6 +43,11 @@ struct World {
 
 impl World {
     fn new() -> Self {
+        // Some tests ask with wrong passwords, for every call.
+        Self::with(crate::AuthSettings { failed_passwords_max: 0, ..Default::default() }, None)
+    }
+
+    fn with(auth: crate::AuthSettings, audit: Option<crate::Audit>) -> Self {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let (folder, running) = start(&runtime, settings());
@@ -53,7 +58,7 @@ impl World {
         let (grpc, http, resp) = (address(&clients), address(&operators), address(&redis));
         let entered = runtime.enter();
         let library = Arc::new(Library::new(TableConfig::default()));
-        let ports = Ports { clients, operators, redis, keys: None, paths: Default::default() };
+        let ports = Ports { clients, operators, redis, keys: None, paths: Default::default(), auth, audit };
         let servers = serve(engine.clone(), library, ports).unwrap();
         drop(entered);
         let world = Self {
@@ -774,4 +779,198 @@ fn a_stream_of_operations_goes_on_under_changed_roles() {
     assert!(is_done(&result), "{result:?}");
     world.revoke(keys(2, "k", "l"));
     assert!(!is_done(&put()));
+}
+
+/// An audit trail in a folder of its own.
+struct Kept {
+    folder: tempfile::TempDir,
+    writer: Option<quoin_audit::Writer>,
+}
+
+impl Kept {
+    /// A world whose trail records uses of the keys `k`, and changes of tables.
+    fn world(queue_max: usize, when_full: quoin_audit::WhenFull) -> (World, Self) {
+        let folder = tempfile::tempdir().unwrap();
+        let counter = |name: &str| prometheus::IntCounter::new(name, name).unwrap();
+        let counters = quoin_audit::Counters {
+            written: counter("written"),
+            lost: counter("lost"),
+            failing: prometheus::IntGauge::new("failing", "failing").unwrap(),
+        };
+        let settings = quoin_audit::Settings {
+            node: "alone".into(),
+            folder: folder.path().join("audit"),
+            file_bytes_max: 1 << 30,
+            files_max: 1,
+            queue_max,
+            when_full,
+        };
+        let (trail, writer) = quoin_audit::Trail::open(settings, counters, Vec::new()).unwrap();
+        let keys = vec![crate::ChosenKeys { prefix: "k".into(), reads: true, writes: true }];
+        let audit = crate::Audit { trail, keys, parts: vec![(Part::Table, rights::WRITE)], log_ins: false };
+        (World::with(Default::default(), Some(audit)), Self { folder, writer: Some(writer) })
+    }
+
+    /// All records, once the world has stopped.
+    fn records(mut self, world: World) -> Vec<quoin_audit::Record> {
+        drop(world);
+        drop(self.writer.take());
+        let files = quoin_audit::files_in(&self.folder.path().join("audit")).unwrap();
+        quoin_audit::verify(&files, &[]).unwrap();
+        let mut records = Vec::new();
+        for file in files {
+            quoin_audit::records(&file, |record| records.push(record)).unwrap();
+        }
+        records
+    }
+}
+
+/// Every administrative call and page, by whoever asks, from the registries.
+#[test]
+fn every_administrative_act_is_recorded_whoever_tries_it() {
+    use quoin_audit::Outcome;
+    let (world, kept) = Kept::world(10_000, quoin_audit::WhenFull::Lose);
+    world.enable();
+    let root = world.token("root", PLANTED[0]).unwrap();
+    let ann = world.token("ann", PLANTED[1]).unwrap();
+    let channel = world.runtime.block_on(world.channel());
+    let mut expected = BTreeSet::new();
+    for (path, need) in CALLS {
+        // They would end the test, or the users it asks as.
+        let ends = path.ends_with("AuthDisable") || path.ends_with("AuthEnable");
+        if !rules::is_administrative(path, *need) || ends {
+            continue;
+        }
+        for (user, token) in [("", None), ("ann", Some(&ann)), ("root", Some(&root))] {
+            world.call(&channel, path, token.map(String::as_str), message(path));
+            expected.insert(((*path).to_owned(), user));
+        }
+    }
+    for (method, path, _, granted) in PAGES.iter().filter(|page| page.3 & rules::ADMINISTERS != 0) {
+        let asked = path.replace("{account}", "7").replace("{code}", "EUR");
+        assert_eq!(*granted, rights::ADMIN);
+        world.page(world.http, method, &asked, &format!("Bearer {root}"));
+        expected.insert((format!("{method} {path}"), "root"));
+    }
+    let records = kept.records(world);
+    let enabled = records.iter().position(|record| record.act.ends_with("/AuthEnable")).unwrap();
+    let (before, records) = records.split_at(enabled + 1);
+    for (act, user) in &expected {
+        let found = records.iter().find(|record| record.act == *act && record.user == *user);
+        let found = found.unwrap_or_else(|| panic!("no record of {act} by {user:?}"));
+        assert!(found.address.starts_with("127.0.0.1:") && !found.code.is_empty(), "{found:?}");
+        assert!(*user == "root" || found.outcome == Outcome::Refused, "{found:?}");
+    }
+    assert_eq!((before[enabled].outcome, &*before[enabled].code), (Outcome::Done, "Ok"));
+}
+
+#[test]
+fn uses_of_chosen_keys_are_recorded_on_every_wire_with_what_came_of_them() {
+    use quoin_audit::Outcome::{Admitted, Done, Refused};
+    let (world, kept) = Kept::world(10_000, quoin_audit::WhenFull::Lose);
+    world.enable();
+    world.grant(keys(2, "k", "l"));
+    let ann = world.token("ann", PLANTED[1]).unwrap();
+    let channel = world.runtime.block_on(world.channel());
+    let call = |path: &str| world.call(&channel, path, Some(&ann), message(path));
+    call("/etcdserverpb.KV/Put");
+    call("/etcdserverpb.KV/Range");
+    call("/etcdserverpb.KV/Txn");
+    call("/quoin.kv.v1.Kv/Stream");
+    call("/etcdserverpb.Watch/Watch");
+    world.call(&channel, "/etcdserverpb.KV/Put", Some(&ann), Bytes::from_static(b"\x0a\x01j"));
+    world.call(&channel, "/etcdserverpb.KV/Put", None, message("/etcdserverpb.KV/Put"));
+    world.page(world.grpc, "POST", "/v3/kv/put", &ann);
+    let log_in = format!("AUTH ann {}", PLANTED[1]);
+    let mut lines = vec![log_in.as_str(), "SET k1 planted-value", "GET k1", "GET j", "SET j 1", "MGET k1 k2"];
+    lines.extend(["MULTI", "SET k3 1", "EXEC", "MULTI", "SET k4 1", "DISCARD", "TABLE.SET t 1 x", "INCR k1"]);
+    lines.extend(["AUTH ann planted-wrong-pw", "EVAL return 0"]);
+    world.lines(&lines);
+    let records = kept.records(world);
+    let found: Vec<_> = records
+        .iter()
+        .map(|record| {
+            let about = record.about.iter().map(|(name, value)| format!("{name}={value}"));
+            (&*record.act, about.collect::<Vec<_>>().join(" "), record.outcome)
+        })
+        .collect();
+    for expected in [
+        ("/etcdserverpb.KV/Put", "writes=k", Done),
+        ("/etcdserverpb.KV/Range", "reads=k", Done),
+        ("/etcdserverpb.KV/Txn", "writes=k", Done),
+        ("/quoin.kv.v1.Kv/Stream", "writes=k", Admitted),
+        ("/etcdserverpb.Watch/Watch", "reads=k", Admitted),
+        ("SET", "writes=k1", Done),
+        ("GET", "reads=k1", Done),
+        ("MGET", "reads=k1 k2", Done),
+        ("SET", "writes=k3", Done),
+        ("SET", "writes=k4", Refused),
+        ("TABLE.SET", "table=t", Refused),
+        ("INCR", "writes=k1", Refused),
+        ("log-in", "user=ann", Refused),
+    ] {
+        let expected = (expected.0, expected.1.to_owned(), expected.2);
+        assert!(found.contains(&expected), "{expected:?} is not in {found:#?}");
+    }
+    assert!(!found.iter().any(|(_, about, _)| about.ends_with("=j")), "{found:#?}");
+    let text = format!("{records:?}");
+    assert!(!text.contains("planted") && !text.contains(&ann), "{text}");
+    let wires: BTreeSet<_> = records.iter().map(|record| &*record.wire).collect();
+    assert_eq!(wires, BTreeSet::from(["", "grpc", "resp"]));
+}
+
+/// Without a place for its record, nothing of it was to be done.
+#[test]
+fn what_cannot_be_recorded_is_refused_where_the_operator_wants_that() {
+    let (world, kept) = Kept::world(16, quoin_audit::WhenFull::Refuse);
+    let channel = world.runtime.block_on(world.channel());
+    let put = || world.call(&channel, "/etcdserverpb.KV/Put", None, message("/etcdserverpb.KV/Put"));
+    assert_eq!(put().0, Code::Ok);
+    // Others take all places, once the records before are on disk.
+    let trail = kept.writer.as_ref().unwrap().trail();
+    let mut held = Vec::new();
+    while held.len() < 16 {
+        held.extend(trail.place());
+        std::thread::yield_now();
+    }
+    let revision = world.engine.latest().progress().revision;
+    let (code, text) = put();
+    assert!(code == Code::ResourceExhausted && text.contains("audit.when_full"), "{text}");
+    let (code, _) =
+        world.call(&channel, "/etcdserverpb.Auth/RoleAdd", None, Bytes::from_static(b"\x0a\x01x"));
+    assert_eq!(code, Code::ResourceExhausted);
+    assert!(world.lines(&["SET k1 1"])[0].contains("audit.when_full"));
+    assert_eq!(world.engine.latest().progress().revision, revision);
+    assert!(world.engine.policy().role("x").is_none());
+    drop(held);
+    assert_eq!(put().0, Code::Ok);
+    kept.records(world);
+}
+
+/// Half of the processors at most compared passwords, and a client could try any number of them.
+#[test]
+fn wrong_passwords_are_bounded_on_every_wire() {
+    let world = World::with(crate::AuthSettings { failed_passwords_max: 3, ..Default::default() }, None);
+    world.enable();
+    let wrong = |name: &str| world.token(name, "wrong").unwrap_err();
+    for _ in 0..3 {
+        assert_eq!(wrong("ann").code(), Code::InvalidArgument);
+    }
+    let refused = wrong("ann");
+    assert_eq!(refused.code(), Code::ResourceExhausted);
+    assert!(refused.message().contains("auth.failed_passwords_max"), "{refused}");
+    assert!(world.token("ann", PLANTED[1]).is_err(), "a right one is not compared either");
+    let basic = |pair: &str| {
+        use base64::Engine as _;
+        format!("Basic {}", base64::prelude::BASE64_STANDARD.encode(pair))
+    };
+    assert_eq!(world.page(world.http, "GET", "/v1/accounts", &basic("ann:wrong")).0, 429);
+    assert!(world.lines(&["AUTH ann wrong"])[0].contains("auth.failed_passwords_max"));
+    // Others are not concerned, nor is who was known before.
+    assert_eq!(wrong("bob").code(), Code::InvalidArgument);
+    let root = world.token("root", PLANTED[0]).unwrap();
+    for _ in 0..4 {
+        wrong("root");
+    }
+    assert!(world.token("root", PLANTED[0]).is_ok() && !root.is_empty());
 }

@@ -19,6 +19,8 @@ pub(crate) enum Kind {
     OutOfRange,
     /// The answer would be too large, or space is used up.
     ResourceExhausted,
+    /// Whoever asks has asked too much, and may ask again later.
+    TooMany,
     /// Not here or not now: try another replica, or later.
     Unavailable,
     /// The client has disconnected.

@@ -30,7 +30,7 @@ impl Error {
                 "NOPERM this user has no permissions to run this command, or to access one of its keys".into()
             }
             Self::Etcd(known) => format!("ERR {}", plain(known.text())),
-            Self::Refused(Kind::Aborted, text) => format!("BUSY {text}"),
+            Self::Refused(Kind::Aborted | Kind::TooMany, text) => format!("BUSY {text}"),
             Self::Refused(Kind::WrongType, text) => format!("WRONGTYPE {text}"),
             Self::Refused(Kind::Unavailable, text) => format!("TRYAGAIN {text}"),
             Self::Refused(_, text) => format!("ERR {text}"),

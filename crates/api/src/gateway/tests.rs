@@ -220,7 +220,7 @@ impl Served {
         let (library, book) = (Arc::new(Library::new(TableConfig::default())), Book::start(engine.clone()));
         let services = grpc::routes(
             engine,
-            &crate::auth::Gate::new(engine.clone()),
+            &crate::auth::Gate::new(engine.clone(), Default::default(), None),
             &library,
             &book,
             &Life(life),

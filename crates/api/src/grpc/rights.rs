@@ -1,6 +1,6 @@
 //! `quoin.auth.v1`: rights in parts of the node, which etcd's API cannot say.
 
-use crate::auth::check_user;
+use crate::auth::{self, check_user};
 use crate::error::{Error, Known};
 use quoin_core::Reply;
 use quoin_core::auth::{Access, FaceGrant, Grant, Operation, Policy, RoleGrant, Scope};
@@ -21,6 +21,7 @@ impl Auth {
 
     /// Applies an operation; returns the auth revision after it.
     async fn apply(&self, operation: Operation) -> Result<u64, Error> {
+        auth::tell(&operation);
         match self.engine.propose(operation.into_command()).await? {
             Reply::Auth(reply) => reply.result.map(|()| reply.revision).map_err(Error::from),
             other => Err(Error::unexpected_reply("auth", &other)),

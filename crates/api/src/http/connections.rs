@@ -33,9 +33,10 @@ pub(crate) async fn serve(mut listener: CheckedListener, pages: Router, life: Li
             accepted = listener.accept() => accepted,
             () = life.ended() => return,
         };
+        let pages = pages.clone().layer(Extension(address.clone()));
         let pages = match stream.common_name() {
-            Some(name) => pages.clone().layer(Extension(name)),
-            None => pages.clone(),
+            Some(name) => pages.layer(Extension(name)),
+            None => pages,
         };
         let connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(pages));
         let life = life.clone();

@@ -230,6 +230,9 @@ fn of_kind(kind: Kind, detail: &str) -> Problem {
             (StatusCode::UNPROCESSABLE_ENTITY, "precondition", "The state does not allow it")
         }
         Kind::ResourceExhausted => (StatusCode::PAYLOAD_TOO_LARGE, "too_large", "The answer is too large"),
+        Kind::TooMany => {
+            (StatusCode::TOO_MANY_REQUESTS, "too_many_requests", "This much is not let in at a time")
+        }
         Kind::Unauthenticated => (StatusCode::UNAUTHORIZED, "unauthenticated", "Who asks is not known"),
         Kind::PermissionDenied => (StatusCode::FORBIDDEN, "permission_denied", "Not allowed"),
         Kind::Unavailable => return unavailable(detail),

@@ -10,6 +10,7 @@ use super::keys::{Failed, Keys, Problem, Run, replied};
 use super::lookup::Lookup;
 use super::notices::Ended;
 use super::parse::{is, wrong_count};
+use super::record;
 use super::reply::Reply;
 use super::request::{Arguments, Parser, Requests};
 use super::rights;
@@ -185,7 +186,44 @@ fn untaken() -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, text)
 }
 
+/// Has a request done, and recorded if it is worth that.
 async fn request(session: &mut Session, args: Arguments<'_>) {
+    if session.server.gate.audit().is_none() {
+        return run(session, args).await;
+    }
+    let found = Command::find(args.get(0)).filter(|command| command.takes(args.len()));
+    let act = match found.map(|command| record::act(session, command, args)).transpose() {
+        Ok(act) => act.flatten(),
+        Err(full) => return refuse(session, full.resp()).await,
+    };
+    let queues = session.queue.is_some();
+    if act.is_none() && !queues {
+        return run(session, args).await;
+    }
+    session.write_pending().await;
+    let before = session.out.len();
+    match &act {
+        Some(act) => {
+            act.run(async {
+                run(session, args).await;
+                session.write_pending().await
+            })
+            .await
+        }
+        None => run(session, args).await,
+    }
+    let answer = session.out.get(before..).unwrap_or_default();
+    match act {
+        Some(act) if answer.starts_with(b"+QUEUED") => session.acts.push(act),
+        Some(act) => record::end(&act, answer),
+        None => {}
+    }
+    if queues && session.queue.is_none() {
+        record::end_queued(std::mem::take(&mut session.acts), session.out.get(before..).unwrap_or_default());
+    }
+}
+
+async fn run(session: &mut Session, args: Arguments<'_>) {
     let Some(command) = Command::find(args.get(0)) else {
         if is_http(args.get(0)) {
             session.server.engine.metrics().client_garbage.inc();

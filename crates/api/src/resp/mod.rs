@@ -1,6 +1,6 @@
 //! Redis's protocol, RESP2 and RESP3, on a port of its own: the same keys and revisions as over etcd's API.
 //!
-//! Reading order, along a request: `connection.rs` reads requests (`request.rs`) from the socket, has `rights.rs` judge them, and finds
+//! Reading order, along a request: `connection.rs` reads requests (`request.rs`) from the socket, has `rights.rs` judge them (`record.rs` records some), and finds
 //! each in the table of commands (`commands.rs`). Commands about keys (`strings.rs`, `hashes.rs`,
 //! `keyspace.rs`, `expiry.rs`, `field_expiry.rs`) are functions of their arguments and of `keys.rs`; `transaction.rs` has their writes done, and those
 //! of scripts (`scripts/`).
@@ -35,6 +35,7 @@ mod notices;
 mod number;
 mod parse;
 mod queue;
+mod record;
 mod reply;
 mod request;
 mod rights;
@@ -51,7 +52,7 @@ mod table;
 mod transaction;
 
 use crate::Life;
-use crate::accept::{Listener, Stream};
+use crate::accept::{Listener, Peer, Stream};
 use crate::auth::{Gate, of_certificate};
 use crate::budget::Budget;
 use clients::Ending;
@@ -88,7 +89,7 @@ pub(crate) async fn serve(
         let abort = Ending::default();
         let ending = Arc::clone(&abort);
         let task = tokio::spawn(async move {
-            if let Err(error) = client(server, stream, &address.to_string(), ending, life).await {
+            if let Err(error) = client(server, stream, address.clone(), ending, life).await {
                 tracing::debug!(%error, %address, "a RESP connection broke");
             }
         });
@@ -99,7 +100,7 @@ pub(crate) async fn serve(
 async fn client(
     server: Arc<Server>,
     mut stream: Stream,
-    address: &str,
+    peer: Peer,
     abort: Ending,
     life: Life,
 ) -> io::Result<()> {
@@ -107,6 +108,9 @@ async fn client(
         stream.write_all(b"-ERR max number of clients reached\r\n").await?;
         return stream.flush().await;
     };
-    let identity = of_certificate(stream.common_name().as_ref());
-    connection::serve(Session::new(server, address, identity, abort), stream, life).await
+    let name = stream.common_name();
+    let identity = of_certificate(name.as_ref());
+    let mut session = Session::new(server, peer, identity, abort);
+    session.certificate = name.map(|name| name.0.to_string()).unwrap_or_default();
+    connection::serve(session, stream, life).await
 }

@@ -118,7 +118,7 @@ pub(super) async fn log_in(session: &mut Session, command: &Command, args: Argum
     };
     let pair = std::str::from_utf8(name).ok().zip(std::str::from_utf8(password).ok());
     let outcome = match pair {
-        Some((name, password)) => session.server.gate.authenticate(name, password).await,
+        Some((name, password)) => session.server.gate.authenticate(name, password, Some(&session.peer)).await,
         None => Err(Known::AuthFailed.into()),
     };
     match outcome {

@@ -15,6 +15,8 @@ use super::reply::{Reply, Version};
 use super::request::Arguments;
 use super::server::Server;
 use super::silence::Silence;
+use crate::accept::Peer;
+use crate::audit::Act;
 use crate::auth::{Caller, Identity, check_here};
 use crate::commands::{check_size, check_space_for, kv_reply};
 use crate::error::Error;
@@ -28,6 +30,10 @@ pub(super) struct Session {
     pub(super) server: Arc<Server>,
     /// Who the client is.
     identity: Identity,
+    /// Where the client is.
+    pub(super) peer: Peer,
+    /// The common name of its certificate; empty without one.
+    pub(super) certificate: String,
     /// Who asks in this round, and the users and roles by which they are judged; `None` while authentication is off.
     caller: Option<Caller>,
     /// Unique while the node runs.
@@ -40,6 +46,8 @@ pub(super) struct Session {
     pub(super) version: Version,
     /// The commands since MULTI.
     pub(super) queue: Option<Queue>,
+    /// The audit records of some of them.
+    pub(super) acts: Vec<Arc<Act>>,
     /// Keys that WATCH named, and their mod revisions then; 0 for an absent key.
     pub(super) watched: Vec<(Bytes, i64)>,
     pub(super) notices: Notices,
@@ -81,14 +89,17 @@ pub(super) enum FieldsAnswer {
 }
 
 impl Session {
-    /// Of a client at `address`, `host:port`.
-    pub(super) fn new(server: Arc<Server>, address: &str, identity: Identity, abort: Ending) -> Self {
+    /// Of a client at `peer`.
+    pub(super) fn new(server: Arc<Server>, peer: Peer, identity: Identity, abort: Ending) -> Self {
         let id = server.next_id();
         Self {
             id,
-            listed: server.clients.list(id, address, abort),
+            listed: server.clients.list(id, &peer.to_string(), abort),
             server,
             identity,
+            peer,
+            certificate: String::new(),
+            acts: Vec::new(),
             caller: None,
             name: Bytes::new(),
             library: (Bytes::new(), Bytes::new()),

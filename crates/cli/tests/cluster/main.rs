@@ -1,6 +1,7 @@
 //! A cluster of three processes seen from outside: what clients were promised holds while replicas are
 //! killed, restarted, left behind, added and removed. One module per face.
 
+mod audit;
 mod auth;
 mod doctor;
 mod file_server;

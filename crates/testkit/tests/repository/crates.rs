@@ -28,6 +28,7 @@ const FORBIDDEN: &[(&str, &[&str])] = &[
     ),
     ("quoin-table", &["quoin-*", "tokio", "tonic", "reqwest"]),
     ("quoin-tls", &["quoin-*"]),
+    ("quoin-audit", &["quoin-*", "tokio"]),
     (
         "quoin-etcd-file",
         &["quoin-consensus", "quoin-engine", "quoin-store", "quoin-api", "quoin-node", "tokio"],

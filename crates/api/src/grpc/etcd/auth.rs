@@ -3,7 +3,7 @@
 //! Who may call what is in `crate::auth`; here requests become commands. Passwords are hashed before they are proposed.
 
 use super::header::header_at;
-use crate::auth::{Gate, check_user};
+use crate::auth::{self, Gate, check_user};
 use crate::error::{Error, Known};
 use bytes::Bytes;
 use quoin_core::Reply;
@@ -38,6 +38,7 @@ impl Auth {
 
     /// Applies an operation; returns the header of its answer.
     async fn apply(&self, operation: Operation) -> Result<Option<pb::ResponseHeader>, Status> {
+        auth::tell(&operation);
         match self.gate.engine().propose(operation.into_command()).await.map_err(Error::from)? {
             Reply::Auth(reply) => reply.result.map_err(Error::from)?,
             other => return Err(Error::unexpected_reply("auth", &other).into()),

@@ -3,6 +3,7 @@
 //! Only the leader can change them. Another replica forwards the request to the leader's client port, once.
 
 use super::header::header_at;
+use crate::audit::about;
 use crate::auth;
 use crate::commands::{long_read, read};
 use crate::consistency;
@@ -43,6 +44,9 @@ impl Cluster {
     }
 
     async fn change(&self, change: MemberChange) -> Result<Vec<pb::Member>, Error> {
+        if let MemberChange::Add(added) = &change {
+            about("member", format_args!("{:x}", added.id));
+        }
         let members = self.engine.change_members(change).await?;
         Ok(members.into_iter().map(member).collect())
     }
@@ -100,6 +104,7 @@ impl cluster_server::Cluster for Cluster {
         &self,
         request: Request<pb::MemberAddRequest>,
     ) -> Result<Response<pb::MemberAddResponse>, Status> {
+        about("peers", request.get_ref().peer_ur_ls.join(","));
         if let Some(mut leader) = self.leader(&request).await? {
             return leader.member_add(forwarded(&self.engine, request.into_inner())).await.map_err(outcome);
         }
@@ -121,6 +126,7 @@ impl cluster_server::Cluster for Cluster {
         &self,
         request: Request<pb::MemberRemoveRequest>,
     ) -> Result<Response<pb::MemberRemoveResponse>, Status> {
+        about("member", format_args!("{:x}", request.get_ref().id));
         if let Some(mut leader) = self.leader(&request).await? {
             return leader
                 .member_remove(forwarded(&self.engine, request.into_inner()))
@@ -135,6 +141,8 @@ impl cluster_server::Cluster for Cluster {
         &self,
         request: Request<pb::MemberUpdateRequest>,
     ) -> Result<Response<pb::MemberUpdateResponse>, Status> {
+        about("member", format_args!("{:x}", request.get_ref().id));
+        about("peers", request.get_ref().peer_ur_ls.join(","));
         if let Some(mut leader) = self.leader(&request).await? {
             return leader
                 .member_update(forwarded(&self.engine, request.into_inner()))
@@ -163,6 +171,7 @@ impl cluster_server::Cluster for Cluster {
         &self,
         request: Request<pb::MemberPromoteRequest>,
     ) -> Result<Response<pb::MemberPromoteResponse>, Status> {
+        about("member", format_args!("{:x}", request.get_ref().id));
         if let Some(mut leader) = self.leader(&request).await? {
             return leader
                 .member_promote(forwarded(&self.engine, request.into_inner()))

@@ -3,6 +3,7 @@
 use super::header::{header, header_at};
 use super::{translate, validate};
 use crate::answers::{Held, Reader};
+use crate::audit::about;
 use crate::auth;
 use crate::commands::{check_key_length, check_space_for, kv_operation, page, range, read, system_operation};
 use crate::consistency;
@@ -146,6 +147,7 @@ impl kv_server::Kv for Kv {
         request: Request<CompactionRequest>,
     ) -> Result<Response<CompactionResponse>, Status> {
         let revision = request.into_inner().revision;
+        about("revision", revision);
         let revision = u64::try_from(revision).map_err(|_| Error::Etcd(Known::Compacted))?;
         system_operation(&self.engine, system::Operation::Compact(revision)).await?;
         let header = header_at(&self.engine, self.engine.latest().progress());

@@ -2,6 +2,7 @@
 
 use super::header::{API_VERSION, header_at, signed};
 use super::snapshot::Snapshots;
+use crate::audit::about;
 use crate::commands::{off_the_hot_path, pinned, read, system_operation};
 use crate::error::{Error, Known};
 use crate::grpc::outbound::AnswerStream;
@@ -64,6 +65,8 @@ impl maintenance_server::Maintenance for Maintenance {
         let Ok(kind) = AlarmKind::try_from(request.alarm) else {
             return Err(Error::invalid(format_args!("alarm {} is not one of etcd's", request.alarm)).into());
         };
+        about("action", action.as_str_name().to_lowercase());
+        about("alarm", format!("{kind:?}").to_lowercase());
         let wanted = |alarm: &system::Alarm| kind == AlarmKind::None || alarm.kind() == kind;
         let alarm = system::Alarm { member: request.member_id, kind: kind.into() };
         let alarms = match action {
@@ -166,6 +169,7 @@ impl maintenance_server::Maintenance for Maintenance {
         request: Request<pb::MoveLeaderRequest>,
     ) -> Result<Response<pb::MoveLeaderResponse>, Status> {
         let target = request.into_inner().target_id;
+        about("member", format_args!("{target:x}"));
         let raft = self.engine.raft();
         if !raft.is_leader {
             return Err(Known::NotLeader.into());

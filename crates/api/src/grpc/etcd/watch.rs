@@ -13,6 +13,7 @@
 use super::feed::{self, Control, Feed};
 use super::header::{header, signed};
 use super::progress::Stopped;
+use crate::audit::{self, Use};
 use crate::auth;
 use crate::changes::interest;
 use crate::commands::check_key_length;
@@ -255,6 +256,7 @@ impl Stream {
         if request.start_revision < 0 {
             return Err(Known::Compacted.text().to_owned());
         }
+        audit::uses(Use::Reads, &request.key, &request.range_end).map_err(|error| reason(&error))?;
         check_watch(&self.engine, &request.key, &request.range_end).map_err(|error| reason(&error))?;
         if is_empty_range(&request.key, &request.range_end) {
             return Err("mvcc: watcher range is empty".to_owned());

@@ -4,6 +4,7 @@
 //! that get a status. A stream takes the answers in pieces instead. Many reads yield to other tasks.
 
 use super::translate;
+use crate::audit::{self, Use};
 use crate::auth;
 use crate::commands::{check_size, kv_reply, pinned, read, read_range};
 use crate::consistency;
@@ -233,6 +234,7 @@ fn check_key(view: &ReadView, key: &Bytes) -> Result<(), Error> {
     if key.is_empty() {
         return Err(Known::EmptyKey.into());
     }
+    audit::uses(Use::Reads, key, b"")?;
     auth::check_view(view, |access| access.reads(key, b""))
 }
 

@@ -1,6 +1,7 @@
 //! Currencies, accounts, and an account's statement.
 
 use super::translate;
+use crate::audit::about;
 use crate::commands::long_read;
 use crate::consistency;
 use crate::error::Error;
@@ -21,6 +22,7 @@ pub(super) async fn create_currency(
     book: &Book,
     request: pb::CreateCurrencyRequest,
 ) -> Result<pb::CreateCurrencyResponse, Error> {
+    about("currency", &request.code);
     let revision = book.create_currency(translate::currency(request)).await??;
     Ok(pb::CreateCurrencyResponse { revision: revision.0 })
 }
@@ -53,7 +55,9 @@ pub(super) async fn update(
     book: &Book,
     request: pb::UpdateAccountRequest,
 ) -> Result<pb::UpdateAccountResponse, Error> {
-    let (account, revision) = book.update_account(translate::update(request)?).await??;
+    let update = translate::update(request)?;
+    about("account", update.id());
+    let (account, revision) = book.update_account(update).await??;
     let account = Some(translate::account_record(&account));
     Ok(pb::UpdateAccountResponse { account, revision: revision.0 })
 }

@@ -1,6 +1,7 @@
 //! Versions: publishing, switching, dropping, listing; and changes over them.
 
 use super::operation::operation;
+use crate::audit::about;
 use crate::commands::{check_space, off_the_hot_path};
 use crate::consistency;
 use crate::error::Error;
@@ -23,6 +24,10 @@ pub(super) async fn publish(
 ) -> Result<pb::VersionResponse, Error> {
     check_space(engine)?;
     let pb::PublishRequest { table, location, folds_revision, new_shape, keep } = request;
+    if !table.is_empty() {
+        about("table", &table);
+    }
+    about("location", without_credentials(&location));
     let manifest = manifest_at(library, &location).await?;
     let name = if table.is_empty() { manifest.name.clone() } else { table };
     check_name(&name).map_err(Error::invalid)?;
@@ -39,6 +44,19 @@ pub(super) async fn publish(
         keep,
     };
     done(engine, name, Operation::Publish(publish)).await
+}
+
+/// A URL may have a user and a password, or a signature behind its `?`.
+fn without_credentials(location: &str) -> String {
+    let plain = location.split(['?', '#']).next().unwrap_or_default();
+    match plain.split_once("://") {
+        Some((scheme, rest)) => {
+            let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
+            let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
+            format!("{scheme}://{host}/{path}")
+        }
+        None => plain.to_owned(),
+    }
 }
 
 async fn manifest_at(library: &Library, location: &str) -> Result<Manifest, Error> {
@@ -78,6 +96,7 @@ fn shape_of(manifest: &Manifest) -> Shape {
 }
 
 async fn done(engine: &Engine, table: String, what: Operation) -> Result<pb::VersionResponse, Error> {
+    about("table", &table);
     let (version, revision) = operation(engine, what).await?;
     Ok(pb::VersionResponse { version, revision, table })
 }
@@ -87,6 +106,7 @@ pub(super) async fn activate(
     request: pb::ActivateRequest,
 ) -> Result<pb::VersionResponse, Error> {
     let pb::ActivateRequest { table: name, version, without_waiting } = request;
+    about("version", version);
     done(engine, name.clone(), Operation::Activate(Activate { name, version, without_waiting })).await
 }
 
@@ -100,6 +120,7 @@ pub(super) async fn rollback(
 
 pub(super) async fn forget(engine: &Engine, request: pb::DropRequest) -> Result<pb::VersionResponse, Error> {
     let pb::DropRequest { table: name, version } = request;
+    about("version", version);
     done(engine, name.clone(), Operation::Drop(Drop { name, version })).await
 }
 
@@ -109,6 +130,7 @@ pub(super) async fn write(
     request: pb::WriteRequest,
 ) -> Result<pb::WriteResponse, Error> {
     let pb::WriteRequest { table: name, keys, values, deletes } = request;
+    about("table", &name);
     // A deletion is a change like another: it takes room over the files.
     check_space(engine)?;
     if keys.len() != values.len() {

@@ -2,6 +2,7 @@
 
 use super::super::server::Server;
 use super::*;
+use crate::accept::Peer;
 use crate::auth::{Gate, Identity};
 use crate::budget::Budget;
 use crate::testing::{settings, start};
@@ -27,7 +28,7 @@ fn with_server<T: Future>(bytes_max: usize, test: impl FnOnce(Arc<Server>) -> T)
     let budget = Budget::new(&engine);
     let server = Server::new(
         engine.clone(),
-        Gate::new(engine),
+        Gate::new(engine, Default::default(), None),
         Arc::new(Library::new(TableConfig::default())),
         budget,
     );
@@ -40,7 +41,7 @@ async fn connect(server: &Arc<Server>) -> (TcpStream, JoinHandle<io::Result<()>>
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     let (stream, address) = listener.accept().await.unwrap();
-    let session = Session::new(Arc::clone(server), &address.to_string(), Identity::Nobody, Arc::default());
+    let session = Session::new(Arc::clone(server), Peer::Tcp(address), Identity::Nobody, Arc::default());
     let serving = tokio::spawn(async move {
         let (_running, life) = watch::channel(false);
         serve(session, Stream::Plain(stream), Life(life)).await
@@ -164,7 +165,7 @@ fn ann() -> Identity {
 fn what_a_round_sees_is_never_newer_than_what_it_was_judged_by() {
     with_server(1 << 20, async |server| {
         let revoke = with_ann(&server).await;
-        let mut session = Session::new(Arc::clone(&server), "a:1", ann(), Arc::default());
+        let mut session = Session::new(Arc::clone(&server), Peer::Unix("a".into()), ann(), Arc::default());
         session.begin_round();
         let caller = session.caller().unwrap();
         caller

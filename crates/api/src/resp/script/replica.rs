@@ -66,7 +66,7 @@ impl Replica {
         let budget = Budget::new(&engine);
         runtime.spawn(crate::resp::serve(
             engine.clone(),
-            crate::auth::Gate::new(engine.clone()),
+            crate::auth::Gate::new(engine.clone(), Default::default(), None),
             Arc::clone(&library),
             budget,
             listener,
