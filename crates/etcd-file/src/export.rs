@@ -50,6 +50,8 @@ pub struct Left {
     pub tables: bool,
     /// There are users or roles: who restores the file lets everybody in.
     pub users: bool,
+    /// There are libraries of functions.
+    pub functions: bool,
 }
 
 impl Left {
@@ -66,6 +68,7 @@ impl Left {
             (self.routes, "route rules"),
             (self.ledger, "the ledger"),
             (self.tables, "lookup tables"),
+            (self.functions, "libraries of functions"),
             (self.users, "users and roles (whoever reaches the etcd that restores it may do everything)"),
         ] {
             if there {
@@ -207,9 +210,9 @@ fn left(view: View<'_>) -> Result<Left, StoreError> {
         let mut rows = view.scan(&[face], &[face + 1], Order::Ascending);
         Ok(rows.next().transpose()?.is_some())
     };
-    let [routes, ledger, tables, users] = [2, 3, 4, 5].map(holds);
+    let [routes, ledger, tables, users, functions] = [2, 3, 4, 5, 6].map(holds);
     let (routes, ledger, tables, users) = (routes?, ledger?, tables?, users?);
-    let mut left = Left { routes, ledger, tables, users, ..Left::default() };
+    let mut left = Left { routes, ledger, tables, users, functions: functions?, ..Left::default() };
     for kv in kv::all(view) {
         let kv = kv?;
         left.hashes += u64::from(kv.kind == Kind::Hash);
@@ -223,10 +226,10 @@ mod tests {
     use super::*;
     use crate::import::import;
     use crate::reader::Reader;
-    use quoin_core::auth;
     use quoin_core::kv::{Delete, LeaseGrant, Operation, Put, Txn, TxnOperation, txn_operation::Step};
     use quoin_core::store::MemoryStore;
     use quoin_core::{Batch, Command, Machines, Stamp, Term, machines, system};
+    use quoin_core::{auth, function};
     use std::os::unix::fs::FileExt;
 
     struct Cluster {
@@ -353,10 +356,14 @@ mod tests {
         cluster.apply(Operation::Put(ttl).into_command());
         // Who restored the file had let everybody in without having been told.
         cluster.apply(auth::Operation::AddRole("r".into()).into_command());
+        let function = function::Function { name: "f".into(), ..Default::default() };
+        let library = function::Library { name: "l".into(), code: "c".into(), functions: vec![function] };
+        let load = function::Load { libraries: vec![library], existing: 0 };
+        cluster.apply(function::Operation::Load(load).into_command());
         let (reader, left) = cluster.export();
         assert_eq!(
             left.text().unwrap(),
-            "1 times to live of keys (they stay), users and roles (whoever reaches the etcd that restores it may do \
+            "1 times to live of keys (they stay), libraries of functions, users and roles (whoever reaches the etcd that restores it may do \
              everything)"
         );
         let copy = MemoryStore::new();

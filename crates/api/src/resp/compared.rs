@@ -94,7 +94,7 @@ const DIFFER: &[(&str, &str)] = &[
         "LOAD, EXISTS, FLUSH, KILL; each node knows the scripts that it was given; KILL ends all that run on the node",
     ),
     ("fcall fcall_ro", "a transaction; see [functions](#functions)"),
-    ("function", "LOAD, DELETE, LIST, FLUSH, STATS, KILL; no DUMP and RESTORE"),
+    ("function", "libraries have bounds, and KILL ends all that run on the node; not in MULTI"),
     ("publish subscribe psubscribe", "through the log: one order on all nodes"),
     ("pubsub", "CHANNELS, NUMSUB, NUMPAT; about the node that is asked"),
     (

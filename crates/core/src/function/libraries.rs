@@ -10,7 +10,7 @@ use std::sync::Arc;
 #[derive(Clone, Debug, Default)]
 pub struct Libraries {
     pub(super) by_name: BTreeMap<String, Arc<Library>>,
-    /// The library of each function.
+    /// The library of each function, by its name in lower case.
     pub(super) functions: BTreeMap<String, Arc<Library>>,
     /// Bytes of all records.
     pub(super) bytes: usize,
@@ -38,16 +38,17 @@ impl Libraries {
         (self.by_name.len(), self.functions.len())
     }
 
-    /// A function, with its library.
+    /// A function, by its name in any case, with its library.
     pub fn find(&self, name: &str) -> Option<(&Arc<Library>, &Function)> {
-        let library = self.functions.get(name)?;
-        Some((library, library.functions.iter().find(|function| function.name == name)?))
+        let library = self.functions.get(&name.to_ascii_lowercase())?;
+        let is_it = |function: &&Function| function.name.eq_ignore_ascii_case(name);
+        Some((library, library.functions.iter().find(is_it)?))
     }
 
     pub(super) fn add(&mut self, library: Arc<Library>) {
         self.bytes += size(&library);
         for function in &library.functions {
-            self.functions.insert(function.name.clone(), Arc::clone(&library));
+            self.functions.insert(function.name.to_ascii_lowercase(), Arc::clone(&library));
         }
         self.by_name.insert(library.name.clone(), library);
     }
@@ -56,7 +57,7 @@ impl Libraries {
         let Some(library) = self.by_name.remove(name) else { return false };
         self.bytes -= size(&library);
         for function in &library.functions {
-            self.functions.remove(&function.name);
+            self.functions.remove(&function.name.to_ascii_lowercase());
         }
         true
     }

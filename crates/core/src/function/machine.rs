@@ -78,7 +78,7 @@ fn perform(libraries: &mut Libraries, Load { libraries: new, existing }: Load) -
             return Err(Refusal::LibraryExists(library.name));
         }
         if let Some(function) =
-            library.functions.iter().find(|function| libraries.functions.contains_key(&function.name))
+            library.functions.iter().find(|function| libraries.find(&function.name).is_some())
         {
             return Err(Refusal::FunctionExists(function.name.clone()));
         }
@@ -96,7 +96,8 @@ fn perform(libraries: &mut Libraries, Load { libraries: new, existing }: Load) -
 
 /// Refuses what whoever loads a library has made sure of.
 fn check(library: &Library) -> Result<(), Refusal> {
-    let names: BTreeSet<&str> = library.functions.iter().map(|function| &*function.name).collect();
+    let names: BTreeSet<String> =
+        library.functions.iter().map(|function| function.name.to_ascii_lowercase()).collect();
     let all: u32 = FLAGS.iter().map(|(_, flag)| flag).sum();
     let sound = is_name(&library.name)
         && library.code.len() <= CODE_BYTES_MAX

@@ -58,7 +58,7 @@ pub struct Library {
 /// A function of a library.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct Function {
-    /// See [`is_name`]. No two functions have one, of whatever libraries.
+    /// See [`is_name`]. No two functions have one, in whatever case and of whatever libraries.
     #[prost(string, tag = "1")]
     pub name: String,
     /// What the library says of it.

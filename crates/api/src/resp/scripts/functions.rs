@@ -2,7 +2,7 @@
 //! the names, and every replica has it.
 
 use super::machine::Machine;
-use super::{Scripts, stop};
+use super::{Scripts, dump, stop};
 use crate::commands::{check_size, check_space};
 use crate::error::Error;
 use crate::resp::glob::{matches, too_long};
@@ -15,7 +15,11 @@ use bytes::Bytes;
 use quoin_core::function::{
     CODE_BYTES_MAX, Existing, FLAGS, Function, Libraries, Library, Load, Operation, is_name,
 };
+use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const WRONG_POLICY: &str = "ERR Wrong restore policy given, value should be either FLUSH, APPEND or REPLACE.";
 
 const HELP: &[&str] = &[
     "FUNCTION <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
@@ -25,6 +29,11 @@ const HELP: &[&str] = &[
     "    Delete the given library.",
     "LIST [LIBRARYNAME PATTERN] [WITHCODE]",
     "    Return general information on all the libraries.",
+    "DUMP",
+    "    Return all the libraries as one payload.",
+    "RESTORE <PAYLOAD> [FLUSH|APPEND|REPLACE]",
+    "    Add the libraries of a payload. What exists is deleted first (FLUSH), a reason to refuse (APPEND, the default),",
+    "    or replaced (REPLACE).",
     "STATS",
     "    Return how many libraries and functions there are.",
     "KILL",
@@ -35,8 +44,8 @@ const HELP: &[&str] = &[
     "    Prints this help.",
 ];
 
-/// FUNCTION LOAD [REPLACE] code | DELETE library | LIST [LIBRARYNAME pattern] [WITHCODE] | STATS | KILL |
-/// FLUSH [SYNC | ASYNC] | HELP
+/// FUNCTION LOAD [REPLACE] code | DELETE library | LIST [LIBRARYNAME pattern] [WITHCODE] | DUMP |
+/// RESTORE dump [FLUSH | APPEND | REPLACE] | STATS | KILL | FLUSH [SYNC | ASYNC] | HELP
 pub(in crate::resp) async fn function(session: &mut Session, args: &[Bytes]) -> Result<Reply, Error> {
     let server = Arc::clone(&session.server);
     let sub = args[0].to_ascii_lowercase();
@@ -46,8 +55,8 @@ pub(in crate::resp) async fn function(session: &mut Session, args: &[Bytes]) -> 
             if let Some(other) = options.iter().find(|option| !is(option, "replace")) {
                 return Ok(Reply::Error(format!("ERR Unknown option given: {}", other.escape_ascii())));
             }
-            let prepared = Place::Script(&server.scripts).run(|| prepare(&server.scripts, code)).await;
-            let library = match prepared {
+            let prepare = || prepare(&server.scripts, code, stop::TIME_MAX);
+            let library = match Place::Script(&server.scripts).run(prepare).await {
                 Ok(library) => library,
                 Err(problem) => return replied(Err(problem)).map_err(failed),
             };
@@ -71,6 +80,25 @@ pub(in crate::resp) async fn function(session: &mut Session, args: &[Bytes]) -> 
             let libraries = Arc::clone(&session.view().await?.memory().functions);
             replied(list(&libraries, options)).map_err(failed)
         }
+        (b"dump", []) => {
+            let libraries = Arc::clone(&session.view().await?.memory().functions);
+            Ok(Reply::Bulk(dump::dump(libraries.all()).into()))
+        }
+        (b"restore", [payload, how @ ..]) if how.len() <= 1 => {
+            let existing = match how.first() {
+                Some(word) if is(word, "flush") => Existing::Deleted,
+                Some(word) if is(word, "replace") => Existing::Replaced,
+                Some(word) if !is(word, "append") => return Ok(Reply::error(WRONG_POLICY)),
+                _ => Existing::Stay,
+            };
+            let prepare = || prepare_all(&server.scripts, payload);
+            let libraries = match Place::Script(&server.scripts).run(prepare).await {
+                Ok(libraries) => libraries,
+                Err(problem) => return replied(Err(problem)).map_err(failed),
+            };
+            let load = Load { libraries, existing: existing.into() };
+            change(session, Operation::Load(load), Reply::OK).await
+        }
         (b"stats", []) => {
             let (libraries, functions) = session.view().await?.memory().functions.count();
             Ok(stats(libraries, functions))
@@ -78,7 +106,11 @@ pub(in crate::resp) async fn function(session: &mut Session, args: &[Bytes]) -> 
         (b"kill", []) if server.scripts.kill() => Ok(Reply::OK),
         (b"kill", []) => Ok(Reply::error("NOTBUSY No scripts in execution right now.")),
         (b"help", []) => Ok(Reply::Array(HELP.iter().map(|line| Reply::Simple(line)).collect())),
-        (sub @ (b"load" | b"delete" | b"flush" | b"stats" | b"kill" | b"help"), _) => {
+        (b"restore" | b"flush", [_, ..]) => Ok(Reply::Error(format!(
+            "ERR unknown subcommand or wrong number of arguments for '{}'. Try FUNCTION HELP.",
+            sub.escape_ascii()
+        ))),
+        (sub @ (b"load" | b"delete" | b"dump" | b"restore" | b"stats" | b"kill" | b"help"), _) => {
             Ok(Reply::Error(wrong_count(&format!("function|{}", sub.escape_ascii()))))
         }
         _ => Ok(Reply::Error(format!(
@@ -108,7 +140,7 @@ async fn change(session: &mut Session, operation: Operation, reply: Reply) -> Re
 }
 
 /// The library of this text, with what it registers.
-fn prepare(scripts: &Scripts, code: &Bytes) -> Result<Library, Problem> {
+fn prepare(scripts: &Scripts, code: &Bytes, time: Duration) -> Result<Library, Problem> {
     if code.len() > CODE_BYTES_MAX {
         return refuse(format!(
             "ERR a library of {} bytes; at most {CODE_BYTES_MAX} are allowed",
@@ -116,9 +148,23 @@ fn prepare(scripts: &Scripts, code: &Bytes) -> Result<Library, Problem> {
         ));
     }
     let name = name_of(code)?;
-    let run = |machine: &mut Machine| machine.load(&name, code, stop::TIME_MAX).map_err(Problem::Refused);
+    let run = |machine: &mut Machine| machine.load(&name, code, time).map_err(Problem::Refused);
     let functions = scripts.with_machine(run)?;
     Ok(Library { name, code: code.clone(), functions })
+}
+
+/// The libraries of a dump. All together may take as long as one.
+fn prepare_all(scripts: &Scripts, payload: &[u8]) -> Result<Vec<Library>, Problem> {
+    let texts = dump::texts(payload).map_err(|wrong| Problem::Refused(wrong.to_string()))?;
+    let began = Instant::now();
+    let left = || stop::TIME_MAX.saturating_sub(began.elapsed());
+    let libraries: Vec<Library> =
+        texts.into_iter().map(|text| prepare(scripts, &text.into(), left())).collect::<Result<_, _>>()?;
+    let names: BTreeSet<&str> = libraries.iter().map(|library| &*library.name).collect();
+    if names.len() < libraries.len() {
+        return refuse("ERR the payload has two libraries of one name");
+    }
+    Ok(libraries)
 }
 
 /// What the first line says: `#!lua name=NAME`.
@@ -128,15 +174,16 @@ fn name_of(code: &[u8]) -> Result<String, Problem> {
         return refuse("ERR Invalid library metadata");
     };
     let line = String::from_utf8_lossy(&rest[..end]);
-    let mut words = line.split_ascii_whitespace();
-    let engine = words.next().unwrap_or_default();
+    let (engine, words) = line.split_once(' ').unwrap_or((&line, ""));
     let mut name = None;
-    for word in words {
+    for word in words.split_ascii_whitespace() {
         match word.split_once('=') {
             Some((key, _)) if key.eq_ignore_ascii_case("name") && name.is_some() => {
                 return refuse("ERR Invalid metadata value, name argument was given multiple times");
             }
-            Some((key, value)) if key.eq_ignore_ascii_case("name") => name = Some(value.to_owned()),
+            Some((key, value)) if key.eq_ignore_ascii_case("name") => {
+                name = Some(value.trim_matches('"').to_owned());
+            }
             _ => return refuse(format!("ERR Invalid metadata value given: {word}")),
         }
     }

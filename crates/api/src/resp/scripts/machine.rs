@@ -139,7 +139,12 @@ impl Machine {
         let registered = self.load_library.call::<(bool, Value)>(chunk);
         if self.shared.stop.has_ended() {
             self.broken = true;
-            return Err(ended(self.shared.stop.why()));
+            return Err(match self.shared.stop.why() {
+                Ended::Time => {
+                    format!("ERR FUNCTION LOAD timeout: it ran for more than {} ms", TIME_MAX.as_millis())
+                }
+                killed => ended(killed),
+            });
         }
         let failed = |text: &str| {
             format!("ERR Error registering functions: {}", text.strip_prefix("ERR ").unwrap_or(text))

@@ -12,13 +12,14 @@
 //! connection. A script's memory, time, commands, and the bytes that it reads and writes have bounds.
 //!
 //! FCALL runs a function of a library in place of a script. Libraries are replicated (`quoin_core::function`); what
-//! FUNCTION does with them is in `functions.rs`.
+//! FUNCTION does with them is in `functions.rs`, and `dump.rs` moves them between Redis and Quoin.
 //!
 //! What is deliberately absent: `struct`, `cmsgpack`, the debugger, and commands that look at all keys.
 
 mod cache;
 mod calls;
 mod convert;
+mod dump;
 pub(super) mod functions;
 mod json;
 mod machine;

@@ -502,7 +502,7 @@ local function named(given)
   return function_name, callback, description, flags
 end
 
-redis.register_function = function(...)
+local function register_function(...)
   local given, first, second = select('#', ...), ...
   unless(registered, 'redis.register_function can only be called on FUNCTION LOAD command')
   unless(given == 1 or given == 2, 'wrong number of arguments to redis.register_function')
@@ -515,10 +515,11 @@ redis.register_function = function(...)
     unless(type(first) == 'string', 'first argument to redis.register_function must be a string')
     unless(type(second) == 'function', 'second argument to redis.register_function must be a function')
   end
-  local problem = 'Function names can only contain letters, numbers, or underscores(_) and must be at least one '
+  -- As Redis says it, of functions too.
+  local problem = 'Library names can only contain letters, numbers, or underscores(_) and must be at least one '
   unless(native.is_name(name), problem .. 'character long')
-  unless(not names[name], 'Function already exists in the library')
-  names[name] = true
+  unless(not names[lower(name)], 'Function already exists in the library')
+  names[lower(name)] = true
   registered[#registered + 1] = { name = name, callback = callback, description = description, flags = flags }
 end
 
@@ -586,7 +587,9 @@ end
 -- Runs a library's text without commands; returns whether it ended well, and what it has registered or its error.
 local function load_library(chunk)
   resumes, seed, registered, names = 0, native.seed(), {}, {}
+  redis.register_function = register_function
   local ok, result = xpcall_(chunk, native.located)
+  redis.register_function = nil
   local functions = registered
   registered, names = nil, nil
   if ok then return true, functions end
