@@ -89,7 +89,7 @@ enum Command {
     /// Users: list, get, add, delete, passwd, grant, revoke
     #[command(subcommand)]
     User(users::User),
-    /// Roles: list, get, add, delete, grant, revoke, grant-part, revoke-part
+    /// Roles: list, get, add, delete, grant, revoke, grant-part, revoke-part, grant-tables, revoke-tables
     #[command(subcommand)]
     Role(users::Role),
     /// Snapshots: save, restore

@@ -189,6 +189,27 @@ pub(crate) enum Role {
         #[command(flatten)]
         connection: Connection,
     },
+    /// Give a role rights in some lookup tables, in place of those that it has for the same pattern
+    GrantTables {
+        /// The role
+        name: String,
+        /// The name of a table; or how names begin, and '*'
+        pattern: String,
+        /// lookup (list and export too), change (keys), publish (and drop), activate (and roll back)
+        #[arg(value_delimiter = ',', required = true)]
+        rights: Vec<TableRight>,
+        #[command(flatten)]
+        connection: Connection,
+    },
+    /// Take all its rights for a pattern of tables from a role
+    RevokeTables {
+        /// The role
+        name: String,
+        /// The pattern, as it was granted
+        pattern: String,
+        #[command(flatten)]
+        connection: Connection,
+    },
 }
 
 /// What may be done with keys. The numbers are etcd's.
@@ -214,6 +235,15 @@ pub(crate) enum PartRight {
     Write = 2,
     Admin = 4,
     Heartbeat = 8,
+}
+
+/// Rights in lookup tables, as `quoin.auth.v1` has them.
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum TableRight {
+    Lookup = 1,
+    Change = 2,
+    Publish = 4,
+    Activate = 8,
 }
 
 /// Which keys.
@@ -367,13 +397,28 @@ pub(crate) async fn role(role: Role) -> Result<ExitCode> {
             let told = format!("role {role} grants it");
             let rights = rights.into_iter().fold(0, |sum, right| sum | right as u32);
             let grant = Some(parts::PartRights { part: part as i32, rights });
-            let grant = parts::GrantRequest { role, grant };
+            let grant = parts::GrantRequest { role, grant, tables: None };
             PartsClient::new(connection.any().await?).grant(grant).await.or_look(look)?;
             done(&connection, &told)
         }
         Role::RevokePart { name: role, part, connection } => {
             let told = format!("role {role} grants it no more");
-            let revoke = parts::RevokeRequest { role, part: part as i32 };
+            let revoke = parts::RevokeRequest { role, part: part as i32, tables: String::new() };
+            PartsClient::new(connection.any().await?).revoke(revoke).await.or_look(look)?;
+            done(&connection, &told)
+        }
+        Role::GrantTables { name: role, pattern, rights, connection } => {
+            let told = format!("role {role} grants it");
+            let rights = rights.into_iter().fold(0, |sum, right| sum | right as u32);
+            let tables = Some(parts::TableRights { pattern, rights });
+            let grant = parts::GrantRequest { role, grant: None, tables };
+            PartsClient::new(connection.any().await?).grant(grant).await.or_look(look)?;
+            done(&connection, &told)
+        }
+        Role::RevokeTables { name: role, pattern, connection } => {
+            let told = format!("role {role} grants it no more");
+            ensure!(!pattern.is_empty(), "the pattern is empty");
+            let revoke = parts::RevokeRequest { role, part: 0, tables: pattern };
             PartsClient::new(connection.any().await?).revoke(revoke).await.or_look(look)?;
             done(&connection, &told)
         }
@@ -385,9 +430,14 @@ async fn show(connection: &Connection, role: String) -> Result<ExitCode> {
     let channel = connection.any().await?;
     let asked = pb::AuthRoleGetRequest { role: role.clone() };
     let keys = AuthClient::new(channel.clone()).role_get(asked).await?.into_inner().perm;
-    let parts = PartsClient::new(channel).role(parts::RoleRequest { role }).await?.into_inner().grants;
+    let granted = PartsClient::new(channel).role(parts::RoleRequest { role }).await?.into_inner();
+    let parts::RoleResponse { grants: parts, tables } = granted;
     let rights = |rights: u32| {
         let all = PartRight::value_variants().iter().filter(|right| rights & **right as u32 != 0);
+        all.map(|right| name(*right)).collect::<Vec<_>>().join(",")
+    };
+    let of_tables = |rights: u32| {
+        let all = TableRight::value_variants().iter().filter(|right| rights & **right as u32 != 0);
         all.map(|right| name(*right)).collect::<Vec<_>>().join(",")
     };
     if connection.json {
@@ -399,7 +449,11 @@ async fn show(connection: &Connection, role: String) -> Result<ExitCode> {
             .iter()
             .map(|grant| json!({ "part": part(grant.part), "rights": rights(grant.rights) }))
             .collect();
-        output::json(&json!({ "keys": keys, "parts": parts }))?;
+        let tables: Vec<Value> = tables
+            .iter()
+            .map(|grant| json!({ "pattern": grant.pattern, "rights": of_tables(grant.rights) }))
+            .collect();
+        output::json(&json!({ "keys": keys, "parts": parts, "tables": tables }))?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut rows: Vec<Vec<String>> = Vec::new();
@@ -413,6 +467,9 @@ async fn show(connection: &Connection, role: String) -> Result<ExitCode> {
     }
     for grant in &parts {
         rows.push(vec![rights(grant.rights), part(grant.part), String::new(), String::new()]);
+    }
+    for grant in tables {
+        rows.push(vec![of_tables(grant.rights), "tables".into(), grant.pattern, String::new()]);
     }
     output::table(&["rights", "part", "from", "to"], &rows)?;
     Ok(ExitCode::SUCCESS)

@@ -154,6 +154,15 @@ pub(crate) fn check(engine: &Engine, enough: impl FnOnce(&Access) -> bool) -> Re
     judged.unwrap_or_else(|_| Err(Known::UserEmpty.into()))
 }
 
+/// Whether the caller may do something with the table of this name; `right` is one of
+/// [`quoin_core::auth::table_rights`].
+///
+/// # Errors
+/// They may not.
+pub(crate) fn check_table(engine: &Engine, name: &str, right: u32) -> Result<(), Error> {
+    check(engine, |access| access.has_table(name, right))
+}
+
 /// As [`check`], by whether the users and roles of a state count.
 ///
 /// # Errors

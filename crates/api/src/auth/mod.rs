@@ -21,7 +21,9 @@ mod tell;
 mod tests;
 mod token;
 
-pub(crate) use caller::{Caller, Identity, carried, check, check_user, check_view, present, renewed};
+pub(crate) use caller::{
+    Caller, Identity, carried, check, check_table, check_user, check_view, present, renewed,
+};
 pub use gate::Settings;
 pub(crate) use gate::{CommonName, Gate, of_certificate, passed_on, with_token};
 pub(crate) use keys::{check_here, check_lease, check_operation, check_reads, check_txn};

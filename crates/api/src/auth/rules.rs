@@ -13,7 +13,7 @@ pub(crate) enum Need {
     User,
     /// Rights to the keys that it names, which its handler checks; and to be a user.
     Keys,
-    /// Rights in a part.
+    /// Rights in a part; of tables in those that it names, which its handler checks.
     Part(Part, u32),
     /// The role `root`.
     Root,
@@ -24,7 +24,7 @@ impl Need {
     pub(crate) fn is_met_by(self, access: &Access) -> bool {
         match self {
             Self::Nothing | Self::User | Self::Keys => true,
-            Self::Part(part, rights) => access.has(part, rights),
+            Self::Part(part, rights) => access.has_some(part, rights),
             Self::Root => access.is_root(),
         }
     }

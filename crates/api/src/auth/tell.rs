@@ -1,7 +1,7 @@
 //! What an audit record says of a change of users and roles: names and grants, never a password's hash.
 
 use crate::audit::about;
-use quoin_core::auth::{Grant, KeyRange, Operation, Part, RoleGrant, Scope, UserRole, rights};
+use quoin_core::auth::{Grant, KeyRange, Operation, RoleGrant, Scope, UserRole, rights, table_rights};
 
 /// Says what an operation changes.
 pub(crate) fn tell(operation: &Operation) {
@@ -37,17 +37,23 @@ fn tell_grant(grant: Option<&Grant>, with_rights: bool) {
                 about("rights", format!("{:?}", range.rights()).to_lowercase());
             }
         }
+        Some(Scope::Tables(grant)) => {
+            about("tables", &grant.pattern);
+            if with_rights {
+                about("rights", chosen(table_rights::ALL, grant.rights));
+            }
+        }
         Some(Scope::Part(grant)) => {
             about("part", format!("{:?}", grant.part()).to_lowercase());
             if with_rights {
-                about("rights", names(grant.part(), grant.rights));
+                about("rights", chosen(rights::of(grant.part()), grant.rights));
             }
         }
     }
 }
 
 /// The names of rights, separated by commas.
-fn names(part: Part, granted: u32) -> String {
-    let all = rights::of(part).iter().filter(|(_, right)| granted & right != 0);
+fn chosen(all: &[(&str, u32)], granted: u32) -> String {
+    let all = all.iter().filter(|(_, right)| granted & right != 0);
     all.map(|(name, _)| *name).collect::<Vec<_>>().join(",")
 }

@@ -974,3 +974,63 @@ fn wrong_passwords_are_bounded_on_every_wire() {
     }
     assert!(world.token("root", PLANTED[0]).is_ok() && !root.is_empty());
 }
+
+/// A grant of tables was one of all of them.
+#[test]
+fn tables_are_told_apart_by_their_names_on_every_wire() {
+    use quoin_core::auth::{TableGrant, table_rights};
+    let world = World::new();
+    world.enable();
+    let ann = world.token("ann", PLANTED[1]).unwrap();
+    let channel = world.runtime.block_on(world.channel());
+    let tables = |rights| Scope::Tables(TableGrant { pattern: "ads_*".into(), rights });
+    let named = |name: &str| {
+        let mut message = vec![0x0a, name.len() as u8];
+        message.extend_from_slice(name.as_bytes());
+        Bytes::from(message)
+    };
+    let lookup = |name: &str| {
+        let mut message = vec![0x0a, name.len() as u8 + 2, 0x0a, name.len() as u8];
+        message.extend_from_slice(name.as_bytes());
+        Bytes::from(message)
+    };
+    let ask = |path: &str, message: Bytes| world.call(&channel, path, Some(&ann), message).0;
+    let log_in = format!("AUTH ann {}", PLANTED[1]);
+    let calls = |name: &str| {
+        [
+            ("/quoin.table.v1.Table/Lookup", lookup(name), table_rights::LOOKUP),
+            ("/quoin.table.v1.Table/LookupStream", lookup(name), table_rights::LOOKUP),
+            ("/quoin.table.v1.Table/Changes", named(name), table_rights::LOOKUP),
+            ("/quoin.table.v1.Table/Write", named(name), table_rights::CHANGE),
+            ("/quoin.table.v1.Table/Publish", named(name), table_rights::PUBLISH),
+            ("/quoin.table.v1.Table/Drop", named(name), table_rights::PUBLISH),
+            ("/quoin.table.v1.Table/Activate", named(name), table_rights::ACTIVATE),
+            ("/quoin.table.v1.Table/Rollback", named(name), table_rights::ACTIVATE),
+        ]
+    };
+    for rights in [table_rights::LOOKUP, table_rights::CHANGE, table_rights::PUBLISH, table_rights::ACTIVATE]
+    {
+        world.grant(tables(rights));
+        for (name, about) in [("ads_1", true), ("users", false)] {
+            for (path, message, needed) in calls(name) {
+                let let_in = ask(path, message) != Code::PermissionDenied;
+                assert_eq!(let_in, about && needed == rights, "{path} of {name} with {rights}");
+            }
+            let lines = [
+                &log_in,
+                &format!("TABLE.MGET {name} 1"),
+                &format!("TABLE.INFO {name}"),
+                &format!("TABLE.SET {name} 1 x"),
+                &format!("TABLE.DEL {name} 1"),
+            ];
+            let answers = world.lines(&lines.map(String::as_str));
+            for (place, needed) in [(1, 1), (2, 1), (3, 2), (4, 2)] {
+                let let_in = !answers[place].starts_with("-NOPERM");
+                assert_eq!(let_in, about && needed == rights, "{} with {rights}", lines[place]);
+            }
+        }
+    }
+    assert_eq!(ask("/quoin.ledger.v1.Ledger/GetAccount", Bytes::new()), Code::PermissionDenied);
+    world.revoke(tables(0));
+    assert_eq!(ask("/quoin.table.v1.Table/List", Bytes::new()), Code::PermissionDenied);
+}

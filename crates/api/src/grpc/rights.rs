@@ -1,9 +1,9 @@
-//! `quoin.auth.v1`: rights in parts of the node, which etcd's API cannot say.
+//! `quoin.auth.v1`: rights in parts of the node and in tables, which etcd's API cannot say.
 
 use crate::auth::{self, check_user};
 use crate::error::{Error, Known};
 use quoin_core::Reply;
-use quoin_core::auth::{Access, FaceGrant, Grant, Operation, Policy, RoleGrant, Scope};
+use quoin_core::auth::{Access, FaceGrant, Grant, Operation, Policy, RoleGrant, Scope, TableGrant};
 use quoin_engine::{Consistency, Engine};
 use quoin_proto::quoin::auth::v1 as pb;
 use quoin_proto::quoin::auth::v1::auth_server;
@@ -29,16 +29,34 @@ impl Auth {
     }
 }
 
-fn grant(role: String, part: i32, rights: u32) -> RoleGrant {
-    RoleGrant { role, grant: Some(Grant { scope: Some(Scope::Part(FaceGrant { part, rights })) }) }
+fn part(part: i32, rights: u32) -> Scope {
+    Scope::Part(FaceGrant { part, rights })
+}
+
+fn tables(pattern: String, rights: u32) -> Scope {
+    Scope::Tables(TableGrant { pattern, rights })
+}
+
+fn with(role: String, scope: Scope) -> RoleGrant {
+    RoleGrant { role, grant: Some(Grant { scope: Some(scope) }) }
+}
+
+/// A request names one thing to grant.
+fn both() -> Error {
+    Error::invalid("a part and tables in one request; grant and revoke them one after the other")
 }
 
 #[tonic::async_trait]
 impl auth_server::Auth for Auth {
     async fn grant(&self, request: Request<pb::GrantRequest>) -> Result<Response<pb::GrantResponse>, Status> {
-        let pb::GrantRequest { role, grant: given } = request.into_inner();
-        let pb::PartRights { part, rights } = given.ok_or(Known::PermissionNotGiven)?;
-        let auth_revision = self.apply(Operation::Grant(grant(role, part, rights))).await?;
+        let pb::GrantRequest { role, grant, tables: of_tables } = request.into_inner();
+        let scope = match (grant, of_tables) {
+            (Some(grant), None) => part(grant.part, grant.rights),
+            (None, Some(grant)) => tables(grant.pattern, grant.rights),
+            (None, None) => return Err(Known::PermissionNotGiven.into()),
+            (Some(_), Some(_)) => return Err(both().into()),
+        };
+        let auth_revision = self.apply(Operation::Grant(with(role, scope))).await?;
         Ok(Response::new(pb::GrantResponse { auth_revision }))
     }
 
@@ -46,8 +64,13 @@ impl auth_server::Auth for Auth {
         &self,
         request: Request<pb::RevokeRequest>,
     ) -> Result<Response<pb::RevokeResponse>, Status> {
-        let pb::RevokeRequest { role, part } = request.into_inner();
-        let auth_revision = self.apply(Operation::Revoke(grant(role, part, 0))).await?;
+        let pb::RevokeRequest { role, part: of_part, tables: pattern } = request.into_inner();
+        let scope = match (of_part, pattern.is_empty()) {
+            (_, true) => part(of_part, 0),
+            (0, false) => tables(pattern, 0),
+            (_, false) => return Err(both().into()),
+        };
+        let auth_revision = self.apply(Operation::Revoke(with(role, scope))).await?;
         Ok(Response::new(pb::RevokeResponse { auth_revision }))
     }
 
@@ -63,6 +86,14 @@ impl auth_server::Auth for Auth {
             _ => None,
         });
         let grants = parts.map(|(part, rights)| pb::PartRights { part, rights }).collect();
-        Ok(Response::new(pb::RoleResponse { grants }))
+        let of_tables = view.memory().auth.role(&role).unwrap_or_default().iter();
+        let of_tables = of_tables.filter_map(|grant| match &grant.scope {
+            Some(Scope::Tables(TableGrant { pattern, rights })) => {
+                Some(pb::TableRights { pattern: pattern.clone(), rights: *rights })
+            }
+            _ => None,
+        });
+        let tables = of_tables.collect();
+        Ok(Response::new(pb::RoleResponse { grants, tables }))
     }
 }

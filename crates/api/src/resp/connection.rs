@@ -57,6 +57,8 @@ pub(super) async fn serve(mut session: Session, mut stream: Stream, life: Life) 
     tokio::pin!(ended);
     let mut is_new = true;
     let mut policy = session.server.engine.watch_policy();
+    // What it listens to already was judged by users and roles of before.
+    policy.mark_changed();
     while !session.closing {
         if let Err(problem) = parser.read(&mut buffer, &mut requests) {
             session.server.engine.metrics().client_garbage.inc();
@@ -87,6 +89,13 @@ pub(super) async fn serve(mut session: Session, mut stream: Stream, life: Life) 
                         return Ok(());
                     }
                 }
+                // Before what there is to hear. A client that listens comes again, and is told what it may hear. An error: the
+                // replica has stopped.
+                Ok(()) = policy.changed() => {
+                    if session.may_overhear() {
+                        return Ok(());
+                    }
+                }
                 messages = session.notices.next(&session.server.engine) => match messages {
                     Ok(messages) => messages.iter().for_each(|message| session.push(message)),
                     Err(Ended::Watch) => return Ok(()),
@@ -96,12 +105,6 @@ pub(super) async fn serve(mut session: Session, mut stream: Stream, life: Life) 
                     }
                 },
                 () = &mut ended => return Ok(()),
-                // A client that listens comes again, and is told what it may hear. An error: the replica has stopped.
-                Ok(()) = policy.changed() => {
-                    if session.may_overhear() {
-                        return Ok(());
-                    }
-                }
                 () = stalled(), if announced > 0 => {
                     session.reply(&Reply::Error(format!("ERR {}", stall::reason())));
                     return flush(&mut session, &mut stream).await;

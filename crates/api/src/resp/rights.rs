@@ -8,10 +8,10 @@ use super::parse::is;
 use super::reply::Reply;
 use super::request::Arguments;
 use super::session::Session;
-use crate::auth::{Need, check};
+use crate::auth::{Need, check, check_table};
 use crate::error::{Error, Known};
 use quoin_core::auth::rights::{ADMIN, READ, WRITE};
-use quoin_core::auth::{Access, Part};
+use quoin_core::auth::{Access, Part, table_rights};
 
 /// What a command needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +68,12 @@ pub(super) fn judge(session: &Session, command: &Command, args: Arguments<'_>) -
         Right::Call(Need::User) if command.name == "client" && args.len() > 1 => {
             let others = ["list", "kill", "no-evict"].into_iter().any(|sub| is(args.get(1), sub));
             check(engine, |access| !others || access.has(Part::Cluster, ADMIN))
+        }
+        // Of which table it is, its first argument says; TABLE.LIST leaves out those that may not be seen.
+        Right::Call(Need::Part(Part::Table, rights)) if args.len() > 1 => {
+            let right = if rights == WRITE { table_rights::CHANGE } else { table_rights::LOOKUP };
+            let name = std::str::from_utf8(args.get(1)).map_err(|_| Known::PermissionDenied)?;
+            check_table(engine, name, right)
         }
         Right::Call(need) => check(engine, |access| need.is_met_by(access)),
         Right::All => check(engine, all),

@@ -7,10 +7,12 @@ use super::lookup::{check_count, key, text};
 use super::parse::wrong_count;
 use super::reply::Reply;
 use super::session::Session;
+use crate::auth::check_table;
 use crate::commands::check_space;
 use crate::error::Error;
 use crate::grpc::table::operation;
 use bytes::Bytes;
+use quoin_core::auth::table_rights::LOOKUP;
 use quoin_core::table::{Operation, Upsert, Write};
 use quoin_library::LookupError;
 
@@ -48,8 +50,10 @@ pub(super) async fn del(session: &mut Session, args: &[Bytes]) -> Result<Reply, 
 /// TABLE.LIST
 pub(super) async fn list(session: &mut Session, _: &[Bytes]) -> Result<Reply, Error> {
     let view = session.view().await?;
+    let engine = &session.server.engine;
     let look = view.memory().tables.look();
-    Ok(Reply::Array(look.tables().map(|(name, _)| Reply::text(name)).collect()))
+    let seen = look.tables().map(|(name, _)| name).filter(|name| check_table(engine, name, LOOKUP).is_ok());
+    Ok(Reply::Array(seen.map(Reply::text).collect()))
 }
 
 /// TABLE.INFO table

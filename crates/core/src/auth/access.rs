@@ -1,6 +1,6 @@
 //! What one user may do, prepared for asking: the ranges of all roles merged, so that a question costs one search.
 
-use super::command::{Grant, KeyRange, KeyRights, Part, Scope};
+use super::command::{Grant, KeyRange, KeyRights, Part, Scope, TableGrant, rights, table_rights};
 use bytes::Bytes;
 use std::ops::Bound;
 
@@ -78,6 +78,7 @@ pub struct Access {
     write: Ranges,
     /// The rights in each [`Part`].
     parts: [u32; PARTS],
+    tables: Vec<TableGrant>,
 }
 
 const PARTS: usize = Part::Metrics as usize + 1;
@@ -98,7 +99,12 @@ impl Access {
                 *rights |= of.rights;
             }
         }
-        Self { root, read: keys(KeyRights::Write), write: keys(KeyRights::Read), parts }
+        let tables = grants.clone().filter_map(|grant| match &grant.scope {
+            Some(Scope::Tables(tables)) => Some(tables.clone()),
+            _ => None,
+        });
+        let tables = tables.collect();
+        Self { root, read: keys(KeyRights::Write), write: keys(KeyRights::Read), parts, tables }
     }
 
     /// Everything is allowed.
@@ -114,6 +120,29 @@ impl Access {
     /// As [`Self::reads`], for writing and deleting.
     pub fn writes(&self, key: &[u8], range_end: &[u8]) -> bool {
         self.root || self.write.cover(key, range_end)
+    }
+
+    /// Whether one of [`table_rights`] is granted in the table of this name, or in all.
+    pub fn has_table(&self, name: &str, right: u32) -> bool {
+        let in_all = match right {
+            table_rights::LOOKUP => rights::READ,
+            table_rights::CHANGE => rights::WRITE,
+            _ => rights::ADMIN,
+        };
+        let granted = |grant: &TableGrant| grant.rights & right == right && grant.is_about(name);
+        self.has(Part::Table, in_all) || right != 0 && self.tables.iter().any(granted)
+    }
+
+    /// Whether `rights` of a part are granted in all of it, or in some of its tables: as far as can be said before it
+    /// is known which table.
+    pub fn has_some(&self, part: Part, rights: u32) -> bool {
+        let of_tables = match rights {
+            rights::READ => table_rights::LOOKUP,
+            rights::WRITE => table_rights::CHANGE,
+            _ => table_rights::PUBLISH | table_rights::ACTIVATE,
+        };
+        let some = |grant: &TableGrant| grant.rights & of_tables != 0;
+        self.has(part, rights) || part == Part::Table && self.tables.iter().any(some)
     }
 
     /// Whether all of `rights` are granted in a part.
@@ -173,6 +202,35 @@ mod tests {
         let access = Access::of(false, [part(READ), part(WRITE)].iter());
         assert!(access.has(Part::Ledger, READ | WRITE) && !access.has(Part::Table, READ));
         assert!(!access.has(Part::Ledger, 0) && !access.reads(b"k", b""));
+    }
+
+    #[test]
+    fn tables_are_granted_by_their_names() {
+        use super::super::command::TableGrant;
+        use super::super::command::rights::ADMIN;
+        use super::super::command::table_rights::{ACTIVATE, CHANGE, LOOKUP, PUBLISH};
+        let tables = |pattern: &str, rights| Grant {
+            scope: Some(Scope::Tables(TableGrant { pattern: pattern.into(), rights })),
+        };
+        let access = Access::of(false, [tables("ads_*", LOOKUP | ACTIVATE), tables("one", CHANGE)].iter());
+        for (name, right, has) in [
+            ("ads_1", LOOKUP, true),
+            ("ads_", ACTIVATE, true),
+            ("ads_1", PUBLISH, false),
+            ("ads", LOOKUP, false),
+            ("one", CHANGE, true),
+            ("one", LOOKUP, false),
+            ("one1", CHANGE, false),
+            ("one", 0, false),
+        ] {
+            assert_eq!(access.has_table(name, right), has, "{name} {right}");
+        }
+        assert!(!access.has(Part::Table, READ) && access.has_some(Part::Table, READ));
+        assert!(access.has_some(Part::Table, ADMIN) && !access.has_some(Part::Ledger, READ));
+        let all = Grant { scope: Some(Scope::Part(FaceGrant { part: Part::Table as i32, rights: ADMIN })) };
+        let access = Access::of(false, [all].iter());
+        assert!(access.has_table("x", PUBLISH) && access.has_table("x", ACTIVATE));
+        assert!(!access.has_table("x", LOOKUP));
     }
 
     proptest! {

@@ -146,7 +146,7 @@ pub struct RoleGrant {
 #[derive(Clone, PartialEq, Eq, Hash, Message)]
 pub struct Grant {
     /// With what.
-    #[prost(oneof = "Scope", tags = "1, 2")]
+    #[prost(oneof = "Scope", tags = "1, 2, 3")]
     pub scope: Option<Scope>,
 }
 
@@ -159,6 +159,9 @@ pub enum Scope {
     /// All of another part of the node.
     #[prost(message, tag = "2")]
     Part(FaceGrant),
+    /// Some of the lookup tables.
+    #[prost(message, tag = "3")]
+    Tables(TableGrant),
 }
 
 /// A range of keys, and what may be done with them.
@@ -196,6 +199,42 @@ pub struct FaceGrant {
     /// A sum of what [`rights`] has for the part. Not 0.
     #[prost(uint32, tag = "2")]
     pub rights: u32,
+}
+
+/// Rights in lookup tables, by their names.
+#[derive(Clone, PartialEq, Eq, Hash, Message)]
+pub struct TableGrant {
+    /// The name of a table; or how names begin, and `*`. Not empty.
+    #[prost(string, tag = "1")]
+    pub pattern: String,
+    /// A sum of what [`table_rights`] has. Not 0.
+    #[prost(uint32, tag = "2")]
+    pub rights: u32,
+}
+
+impl TableGrant {
+    /// Whether it is about the table of this name.
+    pub fn is_about(&self, name: &str) -> bool {
+        match self.pattern.strip_suffix('*') {
+            Some(prefix) => name.starts_with(prefix),
+            None => name == self.pattern,
+        }
+    }
+}
+
+/// The rights in tables, as bits of [`TableGrant::rights`].
+pub mod table_rights {
+    /// Look up, list, export changes.
+    pub const LOOKUP: u32 = 1;
+    /// Change keys.
+    pub const CHANGE: u32 = 2;
+    /// Publish and drop versions.
+    pub const PUBLISH: u32 = 4;
+    /// Activate versions, and roll back.
+    pub const ACTIVATE: u32 = 8;
+    /// All of them, with their names.
+    pub const ALL: &[(&str, u32)] =
+        &[("lookup", LOOKUP), ("change", CHANGE), ("publish", PUBLISH), ("activate", ACTIVATE)];
 }
 
 /// A part of the node in which roles grant rights.
@@ -272,6 +311,10 @@ mod tests {
             (
                 Operation::Revoke(grant(Scope::Part(part))),
                 b"\x5a\x0b\x0a\x01r\x12\x06\x12\x04\x08\x02\x10\x03",
+            ),
+            (
+                Operation::Grant(grant(Scope::Tables(TableGrant { pattern: "ads*".into(), rights: 3 }))),
+                b"\x52\x0f\x0a\x01r\x12\x0a\x1a\x08\x0a\x04ads*\x10\x03",
             ),
         ] {
             let bytes = operation.clone().into_bytes();

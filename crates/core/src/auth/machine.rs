@@ -2,7 +2,7 @@
 
 use super::command::{
     AddUser, Command, Enable, Grant, KeyRange, KeyRights, Operation, Part, RoleGrant, Scope, SetPassword,
-    UserRole, rights,
+    TableGrant, UserRole, rights, table_rights,
 };
 use super::policy::{Known, Policy, ROOT, User};
 use super::record::{self, BYTES_MAX, ENTRIES_MAX, NAME_BYTES_MAX, RECORD_BYTES_MAX, Role};
@@ -292,6 +292,15 @@ fn check_scope(scope: &Scope) -> Result<(), Refusal> {
             let short = key.len() <= STORE_KEY_BYTES_MAX && range_end.len() <= STORE_KEY_BYTES_MAX;
             if key.is_empty() || !range || !short { Err(Refusal::Invalid) } else { Ok(()) }
         }
+        Scope::Tables(TableGrant { pattern, rights }) => {
+            let all = table_rights::ALL.iter().fold(0, |all, (_, right)| all | right);
+            let stars = pattern.matches('*').count();
+            let good = !pattern.is_empty() && (stars == 0 || stars == 1 && pattern.ends_with('*'));
+            if pattern.len() > NAME_BYTES_MAX {
+                return Err(Refusal::NameTooLong { bytes: pattern.len() });
+            }
+            if !good || *rights == 0 || rights & !all != 0 { Err(Refusal::Invalid) } else { Ok(()) }
+        }
         Scope::Part(grant) => {
             let part = Part::try_from(grant.part).map_err(|_| Refusal::Malformed)?;
             let all = rights::of(part).iter().fold(0, |all, (_, right)| all | right);
@@ -305,14 +314,16 @@ fn same(left: &Scope, right: &Scope) -> bool {
     match (left, right) {
         (Scope::Keys(left), Scope::Keys(right)) => left.key == right.key && left.range_end == right.range_end,
         (Scope::Part(left), Scope::Part(right)) => left.part == right.part,
+        (Scope::Tables(left), Scope::Tables(right)) => left.pattern == right.pattern,
         _ => false,
     }
 }
 
-/// Keys by their first key, parts behind them.
+/// Keys by their first key, parts behind them, then tables by their pattern.
 fn order(scope: &Scope) -> (bool, Bytes, i32) {
     match scope {
         Scope::Keys(range) => (false, range.key.clone(), 0),
         Scope::Part(grant) => (true, Bytes::new(), grant.part),
+        Scope::Tables(grant) => (true, grant.pattern.clone().into(), 0),
     }
 }

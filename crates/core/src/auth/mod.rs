@@ -23,7 +23,7 @@ pub(crate) mod script;
 pub use access::{Access, Ranges};
 pub use command::{
     AddUser, Enable, FaceGrant, Grant, KeyRange, KeyRights, Operation, Part, RoleGrant, Scope, SetPassword,
-    UserRole, rights,
+    TableGrant, UserRole, rights, table_rights,
 };
 pub use machine::Machine;
 pub use policy::{Policy, ROOT, User};

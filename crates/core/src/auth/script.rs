@@ -5,6 +5,7 @@
 //! add-role NAME   delete-role NAME   grant-role USER ROLE   revoke-role USER ROLE
 //! grant ROLE read|write|readwrite KEY [END]   revoke ROLE KEY [END]
 //! grant-part ROLE PART RIGHTS   revoke-part ROLE PART (both numbers)
+//! grant-tables ROLE PATTERN RIGHTS   revoke-tables ROLE PATTERN (rights are a number)
 //! enable SECRET   disable
 //! put KEY [at=REVISION] (of the kv face, admitted at that auth revision, or without asking)
 //! expire, compact-all (of the system face)
@@ -16,7 +17,7 @@
 
 use super::{
     AddUser, Enable, FaceGrant, Grant, KeyRange, KeyRights, Operation, Part, RoleGrant, Scope, SetPassword,
-    UserRole,
+    TableGrant, UserRole,
 };
 use crate::golden::{Line, Vocabulary, World, number};
 use crate::{Command, Event, Reply, kv, system};
@@ -33,6 +34,7 @@ fn run(world: &mut World<'_>, line: &Line<'_>) -> bool {
         scope(word(0), Scope::Keys(KeyRange { rights: rights as i32, key, range_end }))
     };
     let part = |rights| scope(word(0), Scope::Part(FaceGrant { part: number(words[1]), rights }));
+    let tables = |rights| scope(word(0), Scope::Tables(TableGrant { pattern: word(1), rights }));
     let operation = match *command {
         "add-user" => Operation::AddUser(AddUser { name: word(0), hash: word(1) }),
         "set-password" => Operation::SetPassword(SetPassword { name: word(0), hash: word(1) }),
@@ -52,6 +54,8 @@ fn run(world: &mut World<'_>, line: &Line<'_>) -> bool {
         "revoke" => Operation::Revoke(keys(KeyRights::Read, 1)),
         "grant-part" => Operation::Grant(part(number(words[2]))),
         "revoke-part" => Operation::Revoke(part(0)),
+        "grant-tables" => Operation::Grant(tables(number(words[2]))),
+        "revoke-tables" => Operation::Revoke(tables(0)),
         "grant-nothing" => Operation::Grant(RoleGrant { role: word(0), grant: None }),
         "enable" => Operation::Enable(Enable { secret: bytes(&word(0)) }),
         "disable" => Operation::Disable(true),
@@ -128,6 +132,7 @@ fn show(world: &mut World<'_>) -> bool {
                     format!("  {:?} {key} {end}", range.rights())
                 }
                 Scope::Part(grant) => format!("  {:?} {}", grant.part(), grant.rights),
+                Scope::Tables(grant) => format!("  tables {} {}", grant.pattern, grant.rights),
             });
         }
     }

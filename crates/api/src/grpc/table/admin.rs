@@ -2,9 +2,11 @@
 
 use super::operation::operation;
 use crate::audit::about;
+use crate::auth::check_table;
 use crate::commands::{check_space, off_the_hot_path};
 use crate::consistency;
 use crate::error::Error;
+use quoin_core::auth::table_rights::{ACTIVATE, CHANGE, LOOKUP, PUBLISH};
 use quoin_core::system::Member;
 use quoin_core::table::{
     Activate, Drop, Operation, Publish, Rollback, Shape, TableState, Upsert, Version, Write,
@@ -28,9 +30,13 @@ pub(super) async fn publish(
         about("table", &table);
     }
     about("location", without_credentials(&location));
+    if !table.is_empty() {
+        check_table(engine, &table, PUBLISH)?;
+    }
     let manifest = manifest_at(library, &location).await?;
     let name = if table.is_empty() { manifest.name.clone() } else { table };
     check_name(&name).map_err(Error::invalid)?;
+    check_table(engine, &name, PUBLISH)?;
     let folds = if folds_revision > 0 { folds_revision } else { folded_by(engine, &manifest, &name)? };
     let publish = Publish {
         name: name.clone(),
@@ -107,6 +113,7 @@ pub(super) async fn activate(
 ) -> Result<pb::VersionResponse, Error> {
     let pb::ActivateRequest { table: name, version, without_waiting } = request;
     about("version", version);
+    check_table(engine, &name, ACTIVATE)?;
     done(engine, name.clone(), Operation::Activate(Activate { name, version, without_waiting })).await
 }
 
@@ -115,12 +122,14 @@ pub(super) async fn rollback(
     request: pb::RollbackRequest,
 ) -> Result<pb::VersionResponse, Error> {
     let name = request.table;
+    check_table(engine, &name, ACTIVATE)?;
     done(engine, name.clone(), Operation::Rollback(Rollback { name })).await
 }
 
 pub(super) async fn forget(engine: &Engine, request: pb::DropRequest) -> Result<pb::VersionResponse, Error> {
     let pb::DropRequest { table: name, version } = request;
     about("version", version);
+    check_table(engine, &name, PUBLISH)?;
     done(engine, name.clone(), Operation::Drop(Drop { name, version })).await
 }
 
@@ -131,6 +140,7 @@ pub(super) async fn write(
 ) -> Result<pb::WriteResponse, Error> {
     let pb::WriteRequest { table: name, keys, values, deletes } = request;
     about("table", &name);
+    check_table(engine, &name, CHANGE)?;
     // A deletion is a change like another: it takes room over the files.
     check_space(engine)?;
     if keys.len() != values.len() {
@@ -156,7 +166,9 @@ pub(super) async fn list(
 ) -> Result<pb::ListResponse, Error> {
     let view = consistency::view(engine, request.consistency.as_ref()).await?;
     let members = engine.members()?;
-    let wanted = |name: &str| request.table.is_empty() || request.table == name;
+    let wanted = |name: &str| {
+        (request.table.is_empty() || request.table == name) && check_table(engine, name, LOOKUP).is_ok()
+    };
     // Manifests are parsed once the lock is given back, which the apply thread needs.
     let listed: Vec<Listed> = {
         let look = view.memory().tables.look();

@@ -4,10 +4,12 @@
 //! written meanwhile.
 
 use super::admin::disks;
+use crate::auth::check_table;
 use crate::commands::read;
 use crate::error::Error;
 use crate::grpc::outbound::{self, AnswerStream, Answers, send_blocking};
 use crate::life::Life;
+use quoin_core::auth::table_rights::LOOKUP;
 use quoin_core::table::{self, TableState, Version};
 use quoin_engine::{Consistency, Engine, ReadView};
 use quoin_library::LookupError;
@@ -25,8 +27,9 @@ pub(super) async fn changes(
     life: &Life,
     request: pb::ChangesRequest,
 ) -> Result<AnswerStream<pb::ChangesResponse>, Error> {
-    let view = read(engine, Consistency::Linearizable).await?;
     let name = request.table;
+    check_table(engine, &name, LOOKUP)?;
+    let view = read(engine, Consistency::Linearizable).await?;
     let changed = view.memory().tables.look().table(&name).map(TableState::changed);
     let version = table::active(view.view(), &name)?.ok_or_else(|| match changed {
         Some(_) => LookupError::NotActive(name.clone()),

@@ -1,9 +1,11 @@
 //! Lookups. A request is answered on the thread on which it arrives.
 
+use crate::auth::check_table;
 use crate::consistency;
 use crate::error::Error;
 use crate::grpc::outbound;
 use crate::life::Life;
+use quoin_core::auth::table_rights::LOOKUP;
 use quoin_engine::{Engine, ReadView};
 use quoin_library::{Found, Library};
 use quoin_proto::quoin::table::v1 as pb;
@@ -29,6 +31,9 @@ pub(super) async fn lookup(
     request: &pb::LookupRequest,
 ) -> Result<pb::LookupResponse, Error> {
     check(library, request)?;
+    for keys in &request.tables {
+        check_table(engine, &keys.table, LOOKUP)?;
+    }
     let view = consistency::view(engine, request.consistency.as_ref()).await?;
     let mut bytes_left = engine.limits().response_bytes_max;
     let mut tables = Vec::with_capacity(request.tables.len());

@@ -1,5 +1,6 @@
 //! Clients that stall, over sockets, against one replica.
 
+use super::super::channels::Kind;
 use super::super::server::Server;
 use super::*;
 use crate::accept::Peer;
@@ -178,5 +179,32 @@ fn what_a_round_sees_is_never_newer_than_what_it_was_judged_by() {
                 assert!(session.sight().await.is_err());
             })
             .await;
+    });
+}
+
+/// A listener on a busy channel was told what came after its right to it was gone, for as long as there was something to
+/// tell.
+#[test]
+fn who_listens_hears_nothing_more_once_the_right_is_gone() {
+    with_server(1 << 20, async |server| {
+        let revoke = with_ann(&server).await;
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (stream, address) = listener.accept().await.unwrap();
+        let mut session = Session::new(Arc::clone(&server), Peer::Tcp(address), ann(), Arc::default());
+        let channel = "__keyspace@0__:k".into();
+        session.notices.subscribe(&server.channels, session.id, Kind::Channel, &channel);
+        session.notices.changed(&server.engine);
+        session.notices.settle(&server.engine);
+        let put = quoin_core::kv::Put { key: "k".into(), ..Default::default() };
+        let command = quoin_core::kv::Operation::Put(put).into_command();
+        let revision = server.engine.policy().revision();
+        admission::admitted(revision, server.engine.propose(command)).await.unwrap();
+        change(&server.engine, revoke).await;
+        let (_running, life) = watch::channel(false);
+        serve(session, Stream::Plain(stream), Life(life)).await.unwrap();
+        let mut heard = String::new();
+        client.read_to_string(&mut heard).await.unwrap();
+        assert_eq!(heard, "");
     });
 }
