@@ -45,6 +45,17 @@ pub enum LookupError {
         /// The active version.
         version: u64,
     },
+    /// The files here are broken. They are fetched again.
+    #[error(
+        "version {version} of table {name:?} cannot be read on this replica: a file was cut, or its disk failed; it is \
+         fetched again: ask another"
+    )]
+    Unreadable {
+        /// The table.
+        name: String,
+        /// The active version.
+        version: u64,
+    },
     /// The values have too many bytes.
     #[error(transparent)]
     TooLarge(#[from] AnswerTooLarge),
@@ -106,7 +117,19 @@ impl Library {
                 changes.locate(&stack, keys, found);
             }
         })?;
-        Ok(())
+        // Invariant: No answer of zeros.
+        if stack.layers().iter().all(|layer| layer.check_read().is_ok()) {
+            return Ok(());
+        }
+        self.report_broken(&stack);
+        Err(LookupError::Unreadable { name: table.into(), version })
+    }
+
+    /// Has the layers that cannot be read any more fetched again.
+    #[cold]
+    fn report_broken(&self, stack: &Stack) {
+        let broken = stack.layers().iter().filter(|layer| layer.check_read().is_err());
+        self.damaged.lock().extend(broken.map(|layer| layer.manifest().id.clone()));
     }
 
     /// The tables whose active version is not mapped here, with its number: lookups in them are refused.

@@ -1,27 +1,40 @@
-//! What happens when a mapped file is cut, or its disk fails, while it is read: the kernel sends SIGBUS, and
-//! the process ends, as it would anyway. Here it first says which file it was.
+//! What happens when a mapped file is cut, or its disk fails, while it is read: the kernel sends SIGBUS. The handler
+//! here puts zeros in place of the whole mapping, marks it as broken and says which file it was; the read goes on.
 //!
-//! Going on is no choice: the bytes that a lookup wanted do not exist, and anything in their place would be a
-//! wrong answer. A lookup pays nothing for this. After a restart every byte is checked before it is served.
+//! **Invariant: No answer of zeros.** Whoever has read from a mapping and passes on what it found asks afterwards whether
+//! the mapping is broken ([`crate::Table::check_read`]), and passes on nothing then. The mark is set before there are zeros,
+//! so an answer from a mapping that is not marked by then has none of them. Until the first fault of the process
+//! this is one load ([`any_fault`]).
 //!
 //! What it deliberately does not promise: that every cut is noticed. In the page in which the file then ends,
-//! the kernel shows zeros; only reads behind that page are SIGBUS.
+//! the kernel shows zeros; only reads behind that page are SIGBUS. Reading files again in the background finds it.
 //!
 //! The handler runs in the thread that has read, at any instruction: it takes no lock, allocates nothing, and
-//! reads only atomics. Other causes of SIGBUS, and other handlers, are left as they were.
+//! reads and writes only atomics, besides calls to the system that hold in a handler. Other causes of SIGBUS, and other
+//! handlers, are left as they were; so is the process if the system refuses the zeros: it ends, as it would anyway.
 #![allow(unsafe_code, reason = "signal handlers have no safe form")]
 
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr;
-use std::sync::atomic::Ordering::{Acquire, Release};
-use std::sync::atomic::{AtomicPtr, AtomicUsize};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, fence};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 const BEFORE: &[u8] = b"quoin: the mapped file ";
-const AFTER: &[u8] = b" was cut, or its disk failed, while it was read: this process ends, because any answer would be wrong. \
-Started again, it checks its files and fetches damaged ones anew.\n";
+const AFTER: &[u8] =
+    b" was cut, or its disk failed, while it was read: nothing of it is answered any more.\n";
+
+/// Whether any mapping of this process has ever been broken.
+static FAULT: AtomicBool = AtomicBool::new(false);
+
+/// See [`FAULT`]. To be asked after what was read.
+#[inline]
+pub(crate) fn any_fault() -> bool {
+    fence(Acquire);
+    FAULT.load(Relaxed)
+}
 
 /// A place in the list of mappings. Places are never freed, because the handler may be walking over them; they
 /// are used again.
@@ -31,6 +44,7 @@ struct Place {
     end: AtomicUsize,
     /// From [`CString::into_raw`]; null at first.
     name: AtomicPtr<std::ffi::c_char>,
+    broken: AtomicBool,
     next: Option<&'static Place>,
 }
 
@@ -39,7 +53,7 @@ static PLACES: AtomicPtr<Place> = AtomicPtr::new(ptr::null_mut());
 /// Held by those who change the list, never by the handler.
 static CHANGING: Mutex<()> = Mutex::new(());
 
-/// A mapping whose file is named if it is cut. To be dropped before the mapping.
+/// A mapping that outlives its file. To be dropped before the mapping.
 pub(crate) struct Watched(&'static Place);
 
 impl Watched {
@@ -57,9 +71,15 @@ impl Watched {
             drop(unsafe { CString::from_raw(before) });
         }
         let start = bytes.as_ptr() as usize;
+        place.broken.store(false, Release);
         place.end.store(start + bytes.len(), Release);
         place.start.store(start, Release);
         Self(place)
+    }
+
+    /// Whether some of the mapping could not be read.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.0.broken.load(Acquire)
     }
 }
 
@@ -81,6 +101,7 @@ fn add() -> &'static Place {
         start: AtomicUsize::new(0),
         end: AtomicUsize::new(0),
         name: AtomicPtr::new(ptr::null_mut()),
+        broken: AtomicBool::new(false),
         next: places().next(),
     }));
     PLACES.store(place, Release);
@@ -112,13 +133,10 @@ extern "C" fn on_bus_error(_: c_int, info: *mut libc::siginfo_t, _: *mut c_void)
         let start = place.start.load(Acquire);
         start != 0 && (start..place.end.load(Acquire)).contains(&address)
     });
-    if let Some(place) = hit {
-        // SAFETY: a watched place has a name, which lives as long as somebody can read the mapping.
-        let name = unsafe { CStr::from_ptr(place.name.load(Acquire)) };
-        for part in [BEFORE, name.to_bytes(), AFTER] {
-            // SAFETY: the bytes are valid for reading. Nothing can be done if standard error is closed.
-            let _ = unsafe { libc::write(libc::STDERR_FILENO, part.as_ptr().cast(), part.len()) };
-        }
+    if let Some(place) = hit
+        && blank(place)
+    {
+        return;
     }
     // What was in force before goes on: the read is tried again, and fails again.
     // SAFETY: the arguments are valid. While the handler is being installed, the action before it is not known;
@@ -129,4 +147,29 @@ extern "C" fn on_bus_error(_: c_int, info: *mut libc::siginfo_t, _: *mut c_void)
             None => libc::signal(libc::SIGBUS, libc::SIG_DFL) as c_int,
         };
     }
+}
+
+/// Puts zeros in place of a broken mapping: all of it, because nothing of it is answered any more, and each piece would be a
+/// mapping of its own, of which a process has a bounded number. False if the system refuses.
+fn blank(place: &Place) -> bool {
+    let start = place.start.load(Acquire);
+    let length = place.end.load(Acquire) - start;
+    // Before there are zeros.
+    FAULT.store(true, SeqCst);
+    let first = !place.broken.swap(true, SeqCst);
+    // SAFETY: the thread that reads it holds the mapping, so the range is its own and stays. Readers may find any bytes in
+    // it, as a hostile file has, and go nowhere else for them.
+    let zeros = unsafe {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+        libc::mmap(start as *mut c_void, length, libc::PROT_READ, flags, -1, 0)
+    };
+    if first {
+        // SAFETY: a watched place has a name, which lives as long as somebody can read the mapping.
+        let name = unsafe { CStr::from_ptr(place.name.load(Acquire)) };
+        for part in [BEFORE, name.to_bytes(), AFTER] {
+            // SAFETY: the bytes are valid for reading. Nothing can be done if standard error is closed.
+            let _ = unsafe { libc::write(libc::STDERR_FILENO, part.as_ptr().cast(), part.len()) };
+        }
+    }
+    zeros != libc::MAP_FAILED
 }

@@ -33,7 +33,7 @@ mod blocks;
 #[cfg(feature = "build")]
 pub mod build;
 pub mod codec;
-pub mod cut;
+mod cut;
 mod digest;
 mod error;
 mod folds;

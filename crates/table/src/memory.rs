@@ -2,8 +2,8 @@
 //!
 //! The bytes do not change while a [`Memory`] lives, so they can be lent as a slice. This requires that
 //! nobody cuts or overwrites a mapped file: the node keeps files under its own names, read-only, and removes
-//! them by unlinking, which leaves mappings intact. Where somebody cuts one all the same, [`crate::cut`] ends
-//! the process and names the file.
+//! them by unlinking, which leaves mappings intact. Where somebody cuts one all the same, or the disk fails,
+//! [`crate::cut`] puts zeros there, and [`Memory::is_broken`] says so.
 //!
 //! Deliberately absent: a second copy. A file is read into huge pages piece by piece, and the kernel drops
 //! each piece from its page cache.
@@ -35,7 +35,7 @@ pub(crate) struct Memory(Kind);
 enum Kind {
     /// Fields are dropped in order: the mapping is no longer watched when it goes.
     Mapped {
-        _watched: Watched,
+        watched: Watched,
         map: Mmap,
     },
     Huge {
@@ -52,10 +52,15 @@ impl Memory {
                 // SAFETY: nobody changes a mapped file, see the module's head.
                 let map = unsafe { MmapOptions::new().len(length).map(file)? };
                 map.advise(Advice::Random)?;
-                Ok(Self(Kind::Mapped { _watched: Watched::new(&map, path), map }))
+                Ok(Self(Kind::Mapped { watched: Watched::new(&map, path), map }))
             }
             Place::Huge => Ok(Self(Kind::Huge { bytes: read_huge(file, length)?, length })),
         }
+    }
+
+    /// Whether some of the bytes could not be read: then any of them may be zero instead.
+    pub(crate) fn is_broken(&self) -> bool {
+        matches!(&self.0, Kind::Mapped { watched, .. } if watched.is_broken())
     }
 
     /// Locks the bytes in memory (mlock).

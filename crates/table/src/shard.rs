@@ -59,7 +59,11 @@ impl Shard {
             .map_err(|_| structure(format!("{length} bytes do not fit this machine's address space")))?;
         let memory = Memory::load(&handle, file, length, options.place).map_err(io)?;
         memory.expect_scan(true);
-        blocks::check(memory.bytes(), &header, file)?;
+        let checked = blocks::check(memory.bytes(), &header, file);
+        if memory.is_broken() {
+            return Err(unreadable(file));
+        }
+        checked?;
         memory.expect_scan(false);
         if options.lock {
             memory.lock().map_err(io)?;
@@ -80,6 +84,9 @@ impl Shard {
             .default_row
             .map(|(at, length)| memory.bytes()[at as usize..at as usize + length as usize].to_vec());
         schema.check().map_err(structure)?;
+        if memory.is_broken() {
+            return Err(unreadable(file));
+        }
         Ok(Self { memory, file: file.into(), header, schema, parts })
     }
 
@@ -116,6 +123,14 @@ impl Shard {
     /// The digest of the file, which reads all of it.
     pub fn digest(&self) -> Digest {
         Digest::of_file(self.bytes())
+    }
+
+    /// Whether all that was read of the file so far was what it holds.
+    ///
+    /// # Errors
+    /// It was cut, or its disk failed, while it was mapped: what was read may have been zeros.
+    pub fn check_read(&self) -> Result<(), FileError> {
+        if self.memory.is_broken() { Err(unreadable(&self.file)) } else { Ok(()) }
     }
 
     #[inline]
@@ -170,6 +185,10 @@ pub(crate) fn value(
             bytes.get(heap_at + offset as usize..heap_at + end as usize)
         }
     }
+}
+
+fn unreadable(file: &Path) -> FileError {
+    FileError::Io { file: file.into(), source: rustix::io::Errno::IO.into() }
 }
 
 /// The error for a file whose length differs from what its header says.

@@ -5,7 +5,7 @@
 //!
 //! Deliberately absent: changes that arrive one by one. The server keeps those above the stack.
 
-use crate::error::TableError;
+use crate::error::{FileError, TableError};
 use crate::manifest::Manifest;
 use crate::recheck::check_foreign;
 use crate::schema::Schema;
@@ -56,6 +56,16 @@ impl Layer {
         let layer = Self::open(folder, options)?;
         layer.manifest.all_files().try_for_each(|entry| check_foreign(&folder.join(&entry.name), entry))?;
         Ok(layer)
+    }
+
+    /// As [`Table::check_read`].
+    ///
+    /// # Errors
+    /// A file was cut, or its disk failed, while it was mapped.
+    #[inline]
+    pub fn check_read(&self) -> Result<(), FileError> {
+        self.values.check_read()?;
+        self.deletes.as_ref().map_or(Ok(()), Table::check_read)
     }
 
     /// The folder's manifest.

@@ -7,6 +7,7 @@
 //! Deliberately absent: versions and changes. A [`Table`] never changes; [`crate::Stack`] puts one over
 //! another.
 
+use crate::cut;
 use crate::error::{FileError, TableError};
 use crate::format::u64_at;
 use crate::hash;
@@ -144,6 +145,16 @@ impl Table {
     /// The number of keys.
     pub fn count(&self) -> u64 {
         self.shards.iter().map(Shard::count).sum()
+    }
+
+    /// Whether all that was read of the files so far was what they hold. To be asked before what was found is passed on;
+    /// costs nothing worth mentioning while all is well.
+    ///
+    /// # Errors
+    /// A file was cut, or its disk failed, while it was mapped.
+    #[inline]
+    pub fn check_read(&self) -> Result<(), FileError> {
+        if cut::any_fault() { self.shards.iter().try_for_each(Shard::check_read) } else { Ok(()) }
     }
 
     /// The stored value of `key`, if the table has it.

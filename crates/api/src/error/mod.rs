@@ -181,7 +181,7 @@ impl From<LookupError> for Error {
         let kind = match error {
             LookupError::NoTable(_) => Kind::NotFound,
             LookupError::NotActive(_) => Kind::FailedPrecondition,
-            LookupError::NotLoaded { .. } => Kind::Unavailable,
+            LookupError::NotLoaded { .. } | LookupError::Unreadable { .. } => Kind::Unavailable,
             LookupError::TooLarge(_) => Kind::ResourceExhausted,
         };
         Self::Refused(kind, error.to_string())

@@ -257,6 +257,7 @@ fn show_key(folder: &Path, key: u64) -> Result<()> {
         return outcome::refuse(format!("key {key} is not in {}", folder.display()));
     };
     let codec = layer.values().schema().codec;
+    layer.check_read()?;
     let Some(dimension) = codec.dimension() else {
         writeln!(std::io::stdout(), "{}", output::text(stored))?;
         return Ok(());

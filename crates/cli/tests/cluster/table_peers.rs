@@ -4,7 +4,7 @@ use crate::harness::{Cluster, PROGRAM, start, wait};
 use crate::table::{build_base, loaded, path, quoin, shown};
 use anyhow::{Context, Result, ensure};
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
 
 /// The folder of a replica's only layer, and its files with values.
@@ -56,10 +56,37 @@ async fn damaged_and_new_nodes_get_a_tables_files_from_the_others() -> Result<()
     let living = cluster.client_addresses()[..2].join(",");
     let remove = ["cluster", "remove", "r2", "--endpoints", &living];
     wait("a leader that removes it", || async { quoin(&remove) }).await?;
-    quoin(&["cluster", "add", &cluster.peer_address(3), "--endpoints", &living])?;
+    // A voter is added once most of the others have answered the leader for some seconds.
+    let add = ["cluster", "add", &cluster.peer_address(3), "--endpoints", &living];
+    wait("a leader that adds one", || async { quoin(&add) }).await?;
     cluster.restart(3)?;
     ensure!(shown(&cluster, 3, &[7, 999]).await? == (1, vec!["a007".into(), "a999".into()]));
     Ok(())
+}
+
+/// A file that was cut while it was mapped ended the process at the next lookup, and a bad sector at every start.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_whose_mapped_file_is_cut_serves_on_and_gets_it_again() -> Result<()> {
+    let cluster = Cluster::dev(PROGRAM, &[])?;
+    let folder = tempfile::tempdir()?;
+    let built = build_base(folder.path(), 'a')?;
+    quoin(&["table", "publish", path(&built)?, "--activate", "--endpoints", &cluster.endpoints()])?;
+    let (_, files) = layer(&cluster, 0)?;
+    let inode = |file: &PathBuf| fs::metadata(file).map(|metadata| metadata.ino());
+    let before = inode(&files[0])?;
+    for file in &files {
+        fs::set_permissions(file, fs::Permissions::from_mode(0o600))?;
+        fs::File::options().write(true).open(file)?.set_len(4096)?;
+    }
+    wait("it to be fetched again", || async {
+        let answer = shown(&cluster, 0, &[7, 999]).await?;
+        ensure!(answer == (1, vec!["a007".into(), "a999".into()]), "{answer:?}");
+        ensure!(inode(&files[0])? != before, "the file that was cut is still there");
+        Ok(())
+    })
+    .await?;
+    ensure!(cluster.log(0).contains("nothing of it is answered any more"), "{}", cluster.log(0));
+    cluster.stop_all()
 }
 
 /// It was ready while it answered no lookup.

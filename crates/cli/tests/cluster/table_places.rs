@@ -3,8 +3,8 @@
 
 use crate::file_server::serve;
 use crate::harness::{Cluster, PROGRAM, start, wait};
-use crate::table::{KEYS, build_base, client, loaded, local_list, lookup, path, quoin, shown};
-use anyhow::{Context, Result, ensure};
+use crate::table::{build_base, client, loaded, local_list, lookup, path, quoin, shown};
+use anyhow::{Result, ensure};
 use quoin_proto::quoin::table::v1 as pb;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::Ordering;
@@ -20,39 +20,6 @@ async fn versions(cluster: &Cluster, version: u64) -> Option<pb::VersionInfo> {
     let mut client = client(cluster, 0).await.ok()?;
     let list = client.list(local_list()).await.ok()?.into_inner();
     list.tables.into_iter().flat_map(|table| table.versions).find(|info| info.version == version)
-}
-
-/// The node died without a word, and nobody knew of what.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_node_whose_table_file_is_cut_ends_with_its_name_and_fetches_it_anew() -> Result<()> {
-    let (mut cluster, folder) = (start(&[])?, tempfile::tempdir()?);
-    let built = build_base(folder.path(), 'a')?;
-    quoin(&["table", "publish", path(&built)?, "--activate", "--endpoints", &cluster.endpoints()])?;
-    assert_eq!(shown(&cluster, 2, &[7]).await?.1, ["a007"]);
-    let layers = std::fs::read_dir(cluster.data_dir(2).join("tables"))?.collect::<Result<Vec<_>, _>>()?;
-    let files = std::fs::read_dir(layers[0].path())?.collect::<Result<Vec<_>, _>>()?;
-    let values = |file: &&std::fs::DirEntry| file.file_name().as_encoded_bytes().starts_with(b"values-");
-    let file = files.iter().find(values).context("a file of values")?.path();
-    let cut = std::fs::File::options().write(true).open(&file);
-    if cut.is_err() {
-        // Not root: files are read-only, so it takes intent to cut one.
-        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600))?;
-    }
-    std::fs::File::options().write(true).open(&file)?.set_len(100)?;
-    let mut client = client(&cluster, 2).await?;
-    let keys: Vec<u64> = (0..KEYS).collect();
-    assert!(lookup(&mut client, &keys).await.is_err(), "an answer from a file that was cut");
-    wait("the node to end", || std::future::ready(cluster.check_alive().is_err())).await?;
-    // It was mapped before its folder had its final name, which begins as that one.
-    let (log, name) = (cluster.log(2), file.file_name().context("a name")?.display());
-    assert!(log.contains(&format!("the mapped file {}", layers[0].path().display())), "{log}");
-    assert!(log.contains(&format!("/{name} was cut")), "{log}");
-    cluster.kill(2)?;
-    cluster.restart(2)?;
-    wait("the version to be loaded again", || loaded(&cluster, 2, 1)).await?;
-    assert_eq!(shown(&cluster, 2, &[7]).await?.1, ["a007"]);
-    assert!(std::fs::metadata(&file)?.permissions().readonly());
-    Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]

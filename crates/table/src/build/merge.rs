@@ -51,6 +51,7 @@ pub fn merge(
             take(deletes, true, &mut divider, &counters, progress)?;
         }
         divider.flush()?;
+        layer.check_read()?;
     }
     drop(divider);
     let mut schema = stack.schema().clone();

@@ -6,9 +6,7 @@ use quoin_table::{
     Codec, FileEntry, FileError, Layer, Manifest, Options, Plan, Schema, Shard, Table, recheck,
 };
 use std::collections::BTreeMap;
-use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::Command;
 use std::sync::LazyLock;
 
 const BLOCK: usize = 64 << 10;
@@ -115,36 +113,38 @@ fn a_file_that_is_read_again_is_whole_or_named_with_the_block() {
     assert!(read > 10 * whole.len() as u64, "the pace is told of what is read");
 }
 
-/// Set in the process that is to be ended.
-const FOLDER: &str = "QUOIN_TEST_CUT_IN";
-
-/// The process died of SIGBUS without a word.
+/// The process died of SIGBUS.
 #[test]
-fn a_process_whose_mapped_file_is_cut_ends_and_names_the_file() {
-    if let Some(folder) = std::env::var_os(FOLDER) {
-        return read_while_cutting(Path::new(&folder));
-    }
+fn a_mapped_file_that_is_cut_is_an_error_of_its_table_alone() {
     let folder = tempfile::tempdir().expect("a folder");
-    let mut child = Command::new(std::env::current_exe().expect("this test"));
-    child.args(["--exact", "damage::a_process_whose_mapped_file_is_cut_ends_and_names_the_file"]);
-    let ended = child.env(FOLDER, folder.path()).output().expect("it starts");
-    let said = String::from_utf8_lossy(&ended.stderr);
-    assert_eq!(ended.status.signal(), Some(libc::SIGBUS), "{}: {said}", ended.status);
-    let file = folder.path().join("shard-1");
-    assert!(said.contains(&format!("the mapped file {} was cut", file.display())), "{said}");
-}
-
-fn read_while_cutting(folder: &Path) {
     let entries: BTreeMap<u64, Vec<u8>> = (0..20_000u64).map(|key| (key, vec![key as u8; 90])).collect();
-    let files = write(folder, &Schema::variable(8), Plan { shards: 2, parts: 2 }, &entries);
+    let files = write(folder.path(), &Schema::variable(8), Plan { shards: 2, parts: 2 }, &entries);
     // A mapping that is gone must not be blamed.
     drop(open_files(&files, Options::default()));
-    let table = open_files(&files, Options::default());
+    let (table, whole) = (open_files(&files, Options::default()), open_files(&files[..], Options::default()));
+    let opened_later = folder.path().join("later");
+    std::fs::create_dir(&opened_later).expect("ours");
+    let other = write(&opened_later, &Schema::variable(8), Plan { shards: 2, parts: 2 }, &entries);
+    let other = open_files(&other, Options::default());
+    assert!(table.check_read().is_ok());
     std::fs::File::options().write(true).open(&files[1]).and_then(|file| file.set_len(100)).expect("cut");
-    for key in entries.keys() {
-        std::hint::black_box(table.get(*key));
-    }
-    panic!("the cut was not noticed");
+    let read = |table: &Table| {
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| entries.keys().for_each(|key| _ = std::hint::black_box(table.get(*key))));
+            }
+        });
+        table.check_read().map_err(|error| error.to_string())
+    };
+    let error = read(&table).expect_err("a cut");
+    assert!(error.contains("shard-1") && error.contains("Input/output error"), "{error}");
+    assert!(read(&whole).is_err(), "each mapping of it");
+    assert!(read(&other).is_ok());
+    assert!(entries.iter().all(|(key, value)| other.get(*key) == Some(value)));
+    drop(table);
+    // Its place, used again.
+    let again = write(&opened_later, &Schema::variable(8), Plan { shards: 2, parts: 2 }, &entries);
+    assert!(read(&open_files(&again, Options::default())).is_ok());
 }
 
 #[test]
