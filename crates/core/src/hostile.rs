@@ -515,7 +515,8 @@ fn key(random: &mut Random) -> ledger::Key {
 fn table_operation(random: &mut Random) -> table::Operation {
     let name = text(random);
     let version = if random.once_in(4) { number(random) } else { random.below(4) };
-    match random.below(8) {
+    match random.below(9) {
+        8 => table::Operation::Forget(table::Forget { name }),
         0 | 1 => {
             let shape =
                 table::Shape { shards: small(random), width_plus_1: small(random), codec: text(random) };

@@ -13,7 +13,7 @@ use super::attempts::{Attempts, State};
 use super::fetch::{self, Job};
 use super::lending::{self, Lenders};
 use super::shelf::{Library, Loaded};
-use quoin_core::table::{Failed, Live, Operation, Ready, TableState, Version};
+use quoin_core::table::{Failed, Forget, Live, Operation, Ready, TableState, Version};
 use quoin_engine::Engine;
 use quoin_table::{Layer, Options, Place, Stack};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -89,6 +89,8 @@ struct Rounds {
     caught_up: bool,
     /// When to look again because the log could not be told something.
     tell_again: Option<Instant>,
+    /// Whether there are changes to be deleted that no version shows any more.
+    forgetting: bool,
 }
 
 /// Versions by table and number.
@@ -119,6 +121,7 @@ impl Rounds {
             seen: None,
             caught_up: false,
             tell_again: None,
+            forgetting: false,
         }
     }
 
@@ -136,6 +139,7 @@ impl Rounds {
         self.caught_up |= caught_up;
         let damaged = std::mem::take(&mut *self.library.damaged.lock());
         self.give_up(&damaged);
+        self.forget(&live, !same);
         if same && !moved && !again && !caught_up && damaged.is_empty() {
             return;
         }
@@ -144,6 +148,21 @@ impl Rounds {
         self.let_go(&wanted);
         for key in &order {
             self.keep(&key.0, &wanted[key], &wanted);
+        }
+    }
+
+    /// Has changes deleted that no version shows any more, some at each look. The leader's keeper does it.
+    fn forget(&mut self, live: &Live, changed: bool) {
+        if !changed && !self.forgetting {
+            return;
+        }
+        let doomed = |(name, state): (&str, &TableState)| (state.doomed() > 0).then(|| name.to_owned());
+        let names: Vec<String> = live.look().tables().filter_map(doomed).collect();
+        self.forgetting = !names.is_empty();
+        if self.caught_up && self.engine.status().raft.is_leader {
+            for name in names {
+                self.propose(Operation::Forget(Forget { name }));
+            }
         }
     }
 

@@ -12,6 +12,9 @@ quoin_engine::settings! {
         pub lock: bool = false,
         /// Maximum keys of one lookup. Default 100000, at least 1, at most 10000000.
         pub keys_max: usize = 100_000,
+        /// Memory for changes over tables' files, bytes over all tables; then writes are refused until changes are
+        /// folded into files. What is under way may exceed it. Default 1 GiB, at least 1048576.
+        pub changes_bytes_max: usize = 1 << 30,
         /// How fast files are fetched from other replicas, which happens where the published place does not have
         /// them, bytes per second for each of the two that are fetched at once; 0 fetches none from replicas.
         /// Default 256 MiB, at least 0, at most 16 GiB.

@@ -266,6 +266,7 @@ impl Config {
             ("scrub.bytes_per_second", scrub.bytes_per_second, 0..=16 << 30),
             ("scrub.every_s", scrub.every_s, 1..=1_000_000_000),
             bound("table.keys_max", table.keys_max, 1, 10_000_000),
+            bound("table.changes_bytes_max", table.changes_bytes_max, 1 << 20, 1 << 44),
             ("table.peer_bytes_per_second", table.peer_bytes_per_second, 0..=16 << 30),
             bound("limits.key_bytes_max", limits.key_bytes_max, 1, KEY_BYTES_MAX as u64),
             bound("limits.request_bytes_max", limits.request_bytes_max, 1 << 10, REQUEST_BYTES_MAX as u64),

@@ -3,10 +3,9 @@
 
 use crate::file_server::serve;
 use crate::harness::{Cluster, PROGRAM, start, wait};
-use crate::table::{build_base, client, loaded, local_list, lookup, path, quoin, shown};
-use anyhow::{Result, ensure};
+use crate::table::{build_base, client, loaded, local_list, lookup, quoin, shown};
+use anyhow::{Context, Result, ensure};
 use quoin_proto::quoin::table::v1 as pb;
-use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::Ordering;
 use tonic::Code;
 

@@ -11,7 +11,7 @@ use prost::Message;
 #[derive(Clone, PartialEq, Message)]
 pub struct Command {
     /// Which operation.
-    #[prost(oneof = "Operation", tags = "1, 2, 3, 4, 5, 6, 7")]
+    #[prost(oneof = "Operation", tags = "1, 2, 3, 4, 5, 6, 7, 8")]
     pub operation: Option<Operation>,
 }
 
@@ -39,12 +39,15 @@ pub enum Operation {
     /// Change keys over the active version.
     #[prost(message, tag = "7")]
     Write(Write),
+    /// Delete more of the changes that no version shows any more.
+    #[prost(message, tag = "8")]
+    Forget(Forget),
 }
 
-/// Whether a command is a member's report on its files, which no client sends.
+/// Whether a command is a member's report on its files, or a step of its upkeep, which no client sends.
 pub(crate) fn is_report(bytes: Bytes) -> bool {
     let command = decode_command::<Command>(bytes).and_then(|command| command.operation);
-    matches!(command, Some(Operation::Ready(_) | Operation::Failed(_)))
+    matches!(command, Some(Operation::Ready(_) | Operation::Failed(_) | Operation::Forget(_)))
 }
 
 /// What the versions of a table have in common.
@@ -165,6 +168,14 @@ pub struct Drop {
     /// Its version; 0 for the whole table.
     #[prost(uint64, tag = "2")]
     pub version: u64,
+}
+
+/// See [`Operation::Forget`].
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct Forget {
+    /// The table.
+    #[prost(string, tag = "1")]
+    pub name: String,
 }
 
 /// See [`Operation::Write`].

@@ -4,8 +4,8 @@
 //! only. A reader locks the tables while it looks, so it sees one active version, and all of a command's
 //! changes or none of them; what it sees is at least as new as any state it was told is applied.
 //!
-//! Bound: about 60 bytes per changed key, besides its value; folding changes into a version's files frees
-//! them.
+//! Bound: [`CHANGE_BYTES`] per changed key, besides its value. Adapters refuse writes beyond a setting; folding changes
+//! into a version's files frees them.
 
 use super::record::{self, Table, Version};
 use crate::store::{Order, StoreError, View};
@@ -14,7 +14,10 @@ use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use prost::Message;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// About the bytes that a changed key takes besides its value.
+pub const CHANGE_BYTES: usize = 64;
 
 /// One changed key.
 #[derive(Clone, Debug)]
@@ -22,6 +25,12 @@ struct Change {
     revision: Revision,
     /// Shared with the lookups that answer it.
     value: Option<Arc<[u8]>>,
+}
+
+impl Change {
+    fn bytes(&self) -> usize {
+        CHANGE_BYTES + self.value.as_ref().map_or(0, |value| value.len())
+    }
 }
 
 type Changes = HashMap<u64, Change, foldhash::fast::RandomState>;
@@ -34,6 +43,9 @@ pub struct TableState {
     /// Its versions by number.
     pub versions: BTreeMap<u64, Arc<Version>>,
     changes: Changes,
+    changes_bytes: usize,
+    /// Keys with changes that no version shows any more and that are still to be deleted, the first one last.
+    doomed: Vec<u64>,
 }
 
 impl TableState {
@@ -47,8 +59,18 @@ impl TableState {
         self.changes.len()
     }
 
+    /// About the bytes of memory that the changes take.
+    pub fn changes_bytes(&self) -> usize {
+        self.changes_bytes
+    }
+
+    /// How many changes are still to be deleted, at most: nobody sees them any more.
+    pub fn doomed(&self) -> usize {
+        self.doomed.len()
+    }
+
     /// The change of `key` over the active version's files: a value, a deletion (`Some(None)`), or none.
-    /// Hides a value of another width, written while a version of another shape was active.
+    /// Hides what was written while a version of another shape was active.
     pub fn change(&self, key: u64) -> Option<Option<&[u8]>> {
         Some(self.shared_change(key)?.map(|value| &**value))
     }
@@ -56,15 +78,9 @@ impl TableState {
     /// As [`Self::change`], to be held beyond the lock: however often a lookup asks for a key, its value is there once.
     pub fn shared_change(&self, key: u64) -> Option<Option<&Arc<[u8]>>> {
         let change = self.changes.get(&key)?;
+        let version = self.versions.get(&self.table.active)?;
         let value = change.value.as_ref();
-        let fits = value.is_none_or(|value| self.width().is_none_or(|width| value.len() == width));
-        (fits && change.revision > self.folded()).then_some(value)
-    }
-
-    /// Bytes of each of the active version's values; `None` if widths vary.
-    fn width(&self) -> Option<usize> {
-        let shape = self.versions.get(&self.table.active)?.shape.as_ref()?;
-        (shape.width_plus_1 as usize).checked_sub(1)
+        self.table.shows(version, change.revision, value.map(|value| &**value)).then_some(value)
     }
 
     /// The keys with changes over the files, in order, with their revisions.
@@ -74,14 +90,37 @@ impl TableState {
         keys
     }
 
-    pub(super) fn set(&mut self, key: u64, revision: Revision, value: Option<&[u8]>) {
-        self.changes.insert(key, Change { revision, value: value.map(Into::into) });
+    /// The revisions of all changes, in no order.
+    pub(super) fn revisions(&self) -> impl Iterator<Item = Revision> {
+        self.changes.values().map(|change| change.revision)
     }
 
-    pub(super) fn forget(&mut self, keys: &[u64]) {
-        for key in keys {
-            self.changes.remove(key);
+    pub(super) fn set(&mut self, key: u64, revision: Revision, value: Option<&[u8]>) {
+        let change = Change { revision, value: value.map(Into::into) };
+        self.changes_bytes += change.bytes();
+        self.changes_bytes -= self.changes.insert(key, change).map_or(0, |before| before.bytes());
+    }
+
+    /// Finds the changes that are to be deleted.
+    pub(super) fn doom(&mut self) {
+        let doomed = self.changes.iter().filter(|(_, change)| self.table.forgets(change.revision));
+        self.doomed = doomed.map(|(key, _)| *key).collect();
+        self.doomed.sort_unstable_by(|a, b| b.cmp(a));
+    }
+
+    /// Takes out at most `max` of the changes that are to be deleted, in the order of their keys.
+    pub(super) fn forget(&mut self, max: usize) -> Vec<u64> {
+        let mut forgotten = Vec::new();
+        while forgotten.len() < max
+            && let Some(key) = self.doomed.pop()
+        {
+            // It may have been changed again meanwhile.
+            if self.changes.get(&key).is_some_and(|change| self.table.forgets(change.revision)) {
+                self.changes_bytes -= self.changes.remove(&key).map_or(0, |change| change.bytes());
+                forgotten.push(key);
+            }
         }
+        forgotten
     }
 }
 
@@ -90,6 +129,7 @@ impl TableState {
 pub struct Live {
     tables: RwLock<BTreeMap<String, TableState>>,
     generation: AtomicU64,
+    changes_bytes: AtomicUsize,
 }
 
 /// A read lock on the tables.
@@ -112,6 +152,12 @@ impl Live {
                 state.versions.insert(number, Arc::new(version));
             }
         }
+        for pair in view.scan_prefix(record::MANIFESTS, Order::Ascending) {
+            let (key, manifest) = pair?;
+            let (name, number) = record::decode_numbered_key(&key)?;
+            let version = tables.get_mut(name).and_then(|state| state.versions.get_mut(&number));
+            version.map(Arc::make_mut).into_iter().for_each(|version| version.manifest = manifest.clone());
+        }
         for pair in view.scan_prefix(record::CHANGES, Order::Ascending) {
             let (key, value) = pair?;
             let (name, number) = record::decode_numbered_key(&key)?;
@@ -120,7 +166,9 @@ impl Live {
                 state.set(number, revision, value.as_deref());
             }
         }
-        Ok(Self { tables: RwLock::new(tables), generation: AtomicU64::new(1) })
+        tables.values_mut().for_each(TableState::doom);
+        let changes_bytes = AtomicUsize::new(tables.values().map(TableState::changes_bytes).sum());
+        Ok(Self { tables: RwLock::new(tables), generation: AtomicU64::new(1), changes_bytes })
     }
 
     /// Locks the tables for lookups. Hold the lock only while looking: the apply thread waits for it.
@@ -131,6 +179,18 @@ impl Live {
     /// A number that differs after every change of tables and versions (not of keys).
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
+    }
+
+    /// About the bytes of memory that the changes of all tables take.
+    pub fn changes_bytes(&self) -> usize {
+        self.changes_bytes.load(Ordering::Relaxed)
+    }
+
+    /// The changes of a table that took `before` bytes take `after`.
+    pub(super) fn count_bytes(&self, before: usize, after: usize) {
+        // One thread applies.
+        let others = self.changes_bytes.load(Ordering::Relaxed) - before;
+        self.changes_bytes.store(others + after, Ordering::Relaxed);
     }
 
     pub(super) fn change(&self) -> RwLockWriteGuard<'_, BTreeMap<String, TableState>> {
@@ -162,6 +222,8 @@ mod tests {
     #[test]
     fn a_changed_value_is_there_once_however_often_it_is_asked_for() {
         let mut state = TableState::default();
+        state.table.active = 1;
+        state.versions.insert(1, Arc::new(Version::default()));
         state.set(7, Revision(2), Some(&[1; 1000]));
         let asked: Vec<_> = (0..8000).map(|_| state.shared_change(7).unwrap().map(Arc::clone)).collect();
         let first = asked[0].as_ref().unwrap();

@@ -8,12 +8,16 @@
 //! published once, and reports name the content that they are on. So a late report cannot be taken for one on another
 //! version.
 //!
-//! Streamed changes count by their revision: a version hides those up to the revision that it folds. So
-//! rolling back shows them again; they are deleted once no kept version shows them.
+//! Streamed changes count by their revision: a version hides those up to the revision that it folds, and those made while
+//! versions of another shape were active. So rolling back shows them again. They are deleted once no version that may
+//! be active again by itself shows them: neither the active one, nor those to roll back to, nor those that wait. One that
+//! is kept only because patches are over it is no longer activated then, so no acknowledged change is ever missing.
 
-use super::command::{Activate, Command, Drop, Failed, Operation, Publish, Ready, Rollback, Shape, Write};
+use super::command::{
+    Activate, Command, Drop, Failed, Forget, Operation, Publish, Ready, Rollback, Shape, Write,
+};
 use super::live::{Live, TableState};
-use super::record::{self, Failure, Table, Version};
+use super::record::{self, Era, Failure, Table, Version};
 use super::reply::{Refusal, Reply};
 use crate::codec::decode_command;
 use crate::store::{StoreError, View};
@@ -30,7 +34,9 @@ pub const VERSIONS_KEPT: u32 = 2;
 const REASON_MAX: usize = 1000;
 /// Maximum versions kept besides the active one.
 pub const VERSIONS_KEPT_MAX: u32 = 1000;
-/// Maximum folded changes deleted by one command; the rest go with the next.
+/// Maximum patches over a base.
+pub const PATCHES_MAX: usize = 64;
+/// Maximum changes deleted by one [`super::Forget`], or with an activation. Members send it for as long as there are more.
 const FORGOTTEN_MAX: usize = 10_000;
 
 /// The table face's machine: the store holds its state; this holds what is derived from it.
@@ -67,6 +73,20 @@ impl Machine {
 
     fn perform(&self, tx: &mut Tx<'_>, operation: Operation) -> Result<Result<u64, Refusal>, StoreError> {
         let mut tables = self.live.change();
+        let name = name_of(&operation).to_owned();
+        let bytes = |tables: &Tables| tables.get(&name).map_or(0, TableState::changes_bytes);
+        let before = bytes(&tables);
+        let result = self.perform_on(tx, &mut tables, operation);
+        self.live.count_bytes(before, bytes(&tables));
+        result
+    }
+
+    fn perform_on(
+        &self,
+        tx: &mut Tx<'_>,
+        tables: &mut Tables,
+        operation: Operation,
+    ) -> Result<Result<u64, Refusal>, StoreError> {
         if let Operation::Publish(publish) = operation {
             let new = !tables.contains_key(&publish.name);
             let state = tables.entry(publish.name.clone()).or_default();
@@ -96,11 +116,17 @@ impl Machine {
                 Ok(0)
             }
             Operation::Drop(drop) => drop_version(tx, state, &drop),
+            Operation::Forget(_) => {
+                forget(tx, state, &name);
+                return Ok(Ok(state.table.active));
+            }
         };
         self.live.changed();
         Ok(result)
     }
 }
+
+type Tables = BTreeMap<String, TableState>;
 
 fn name_of(operation: &Operation) -> &str {
     match operation {
@@ -110,6 +136,7 @@ fn name_of(operation: &Operation) -> &str {
         | Operation::Activate(Activate { name, .. })
         | Operation::Rollback(Rollback { name })
         | Operation::Drop(Drop { name, .. })
+        | Operation::Forget(Forget { name })
         | Operation::Write(Write { name, .. }) => name,
     }
 }
@@ -151,6 +178,15 @@ fn publish_version(tx: &mut Tx<'_>, state: &mut TableState, publish: Publish) ->
         let there = Version::clone(there);
         return Ok(publish_again(tx, state, &name, there, location, folds, keep));
     }
+    if let Some(below) = below
+        && patches(state, below) >= PATCHES_MAX
+    {
+        return Err(Refusal::TooManyPatches { name, below: below.number });
+    }
+    if let Some(refusal) = loses_changes(state, &name, below.map(|below| &**below), &shape, folds, new_shape)
+    {
+        return Err(refusal);
+    }
     let number = state.table.newest + 1;
     // It must hide all that its base hides, or the active version: else those changes would reappear.
     let at_least = below.map_or(state.folded().0, |below| below.folds);
@@ -166,6 +202,7 @@ fn publish_version(tx: &mut Tx<'_>, state: &mut TableState, publish: Publish) ->
         ready: Vec::new(),
         failed: Vec::new(),
         activated: false,
+        manifest_apart: false,
     };
     state.table.newest = number;
     if keep > 0 || state.table.keep == 0 {
@@ -174,6 +211,39 @@ fn publish_version(tx: &mut Tx<'_>, state: &mut TableState, publish: Publish) ->
     put_table(tx, state, &name);
     put_version(tx, state, &name, version, true);
     Ok(number)
+}
+
+/// How many patches a version has over its base, its own files among them.
+fn patches(state: &TableState, version: &Version) -> usize {
+    let below = |version: &&Version| state.versions.get(&version.below).map(|below| &**below);
+    std::iter::successors(Some(version), below).count() - 1
+}
+
+/// Why files that have the changes up to `folds`, by what is said of them, would lose some that nothing else has.
+fn loses_changes(
+    state: &TableState,
+    name: &str,
+    below: Option<&Version>,
+    shape: &Shape,
+    folds: u64,
+    new_shape: bool,
+) -> Option<Refusal> {
+    let forgotten = state.table.forgotten(Some(shape));
+    if let Some(below) = below {
+        let lacks = folds.max(below.folds) < forgotten;
+        return lacks.then(|| Refusal::Forgotten { name: name.into(), version: below.number, forgotten });
+    }
+    let active = state.versions.get(&state.table.active)?;
+    if new_shape || active.shape.as_ref() != Some(shape) {
+        return None;
+    }
+    // Those that are not deleted yet would be hidden.
+    let is_folded = |revision: &crate::types::Revision| {
+        revision.0 <= active.folds && state.table.era(*revision).is_none_or(|era| era.shape == active.shape)
+    };
+    let hidden = state.revisions().filter(is_folded).map(|revision| revision.0).max().unwrap_or(0);
+    let needed = hidden.max(forgotten.min(active.folds));
+    (folds < needed).then(|| Refusal::FoldsBehind { name: name.into(), active: active.number, needed })
 }
 
 /// The content is there: it keeps its number, and members fetch it from where it is now. What they said was wrong with
@@ -284,25 +354,45 @@ fn activate_version(
         return Ok(Err(refusal));
     }
     let before = state.table.active;
+    let first = !version.activated;
+    let of_another_shape = state.versions.get(&before).is_some_and(|before| before.shape != version.shape);
+    let forgotten = state.table.forgotten(version.shape.as_ref());
+    // Changes of another shape do not apply to what has never been active.
+    if version.folds < forgotten && !(first && of_another_shape) {
+        return Ok(Err(Refusal::Forgotten { name: name.clone(), version: version.number, forgotten }));
+    }
     if before != activate.version {
+        begin_era(tx, state, before, version.shape.as_ref());
         state.table.previous.retain(|previous| *previous != activate.version);
         if before != 0 {
             state.table.previous.push(before);
         }
         state.table.active = activate.version;
-        let of_another_shape =
-            state.versions.get(&before).is_some_and(|before| before.shape != version.shape);
-        if of_another_shape {
-            // Changes of another shape cannot apply to it.
-            version.folds = tx.next_revision().0;
-        }
-        if of_another_shape || !version.activated {
+        if first {
             version.activated = true;
+            if of_another_shape {
+                // Its publisher has said that it has nothing to do with what was before.
+                version.folds = tx.next_revision().0;
+            }
             put_version(tx, state, name, version, of_another_shape);
         }
         settle(tx, state, name);
     }
     Ok(Ok(activate.version))
+}
+
+/// From the next revision on, changes have the shape of the version that becomes active.
+fn begin_era(tx: &mut Tx<'_>, state: &mut TableState, before: u64, shape: Option<&Shape>) {
+    let from = tx.next_revision().0;
+    if state.table.eras.is_empty()
+        && let Some(before) = state.versions.get(&before)
+    {
+        let era = Era { from: 0, shape: before.shape.clone(), forgotten: 0 };
+        state.table.eras.push(era);
+    }
+    if state.table.eras.last().is_none_or(|era| era.shape.as_ref() != shape) {
+        state.table.eras.push(Era { from, shape: shape.cloned(), forgotten: 0 });
+    }
 }
 
 /// Why the version may not become active yet: all voting members must have the files, or a majority if that
@@ -342,6 +432,8 @@ fn roll_back(
     let Some(previous) = state.table.previous.pop() else {
         return Ok(Err(Refusal::NoPrevious(rollback.name.clone())));
     };
+    let shape = state.versions.get(&previous).and_then(|version| version.shape.clone());
+    begin_era(tx, state, state.table.active, shape.as_ref());
     state.table.active = previous;
     put_table(tx, state, &rollback.name);
     Ok(Ok(previous))
@@ -388,8 +480,9 @@ fn settle(tx: &mut Tx<'_>, state: &mut TableState, name: &str) {
         others.partition(|version| version.activated || dropped.contains(&version.number));
     let been = been.into_iter().filter(|version| !dropped.contains(&version.number));
     let beside = been.take(keep - state.table.previous.len()).chain(waiting).map(|version| version.number);
+    let roots: BTreeSet<u64> = back.iter().copied().chain(beside).collect();
     let mut used = BTreeSet::new();
-    for root in back.iter().copied().chain(beside).collect::<Vec<_>>() {
+    for root in roots.iter().copied() {
         let mut number = root;
         while number != 0 && used.insert(number) {
             number = state.versions.get(&number).map_or(0, |version| version.below);
@@ -398,19 +491,55 @@ fn settle(tx: &mut Tx<'_>, state: &mut TableState, name: &str) {
     for number in state.versions.keys().copied().filter(|number| !used.contains(number)).collect::<Vec<_>>() {
         remove_version(tx, state, name, number);
     }
-    let shown_from = state.versions.values().map(|version| version.folds).min().unwrap_or(0);
-    let forgotten: Vec<u64> = state
-        .changed_keys()
-        .into_iter()
-        .filter(|(_, revision)| revision.0 <= shown_from)
-        .map(|(key, _)| key)
-        .take(FORGOTTEN_MAX)
-        .collect();
-    for key in &forgotten {
-        tx.delete(&record::change_key(name, *key));
-    }
-    state.forget(&forgotten);
+    give_up_hidden(state, &roots);
     put_table(tx, state, name);
+    forget(tx, state, name);
+}
+
+/// Marks the changes that none of the versions `roots` shows as to be deleted, and ends eras without changes.
+fn give_up_hidden(state: &mut TableState, roots: &BTreeSet<u64>) {
+    let mut eras = std::mem::take(&mut state.table.eras);
+    let (mut newest_hidden, mut oldest) = (vec![0; eras.len()], u64::MAX);
+    // Per era the revision from which on some version shows its changes.
+    let shown_from: Vec<u64> = eras
+        .iter()
+        .map(|era| {
+            let alike = roots.iter().filter_map(|root| state.versions.get(root));
+            let alike = alike.filter(|version| version.shape == era.shape);
+            alike.map(|version| version.folds).min().unwrap_or(u64::MAX)
+        })
+        .collect();
+    for revision in state.revisions() {
+        oldest = oldest.min(revision.0);
+        let after = eras.partition_point(|era| era.from <= revision.0);
+        if let Some(at) = after.checked_sub(1)
+            && revision.0 <= shown_from[at]
+        {
+            newest_hidden[at] = newest_hidden[at].max(revision.0);
+        }
+    }
+    for (era, newest) in eras.iter_mut().zip(newest_hidden) {
+        era.forgotten = era.forgotten.max(newest);
+    }
+    // What was forgotten of a shape counts for as long as there is a version of it.
+    let shapes: Vec<_> = state.versions.values().map(|version| version.shape.clone()).collect();
+    let last = eras.len().saturating_sub(1);
+    let ends: Vec<u64> = eras.iter().skip(1).map(|era| era.from).chain([u64::MAX]).collect();
+    let mut places = 0..;
+    eras.retain(|era| {
+        let at = places.next().unwrap_or(last);
+        let matters = era.forgotten > 0 && shapes.contains(&era.shape);
+        at == last || ends[at] > oldest || matters
+    });
+    state.table.eras = eras;
+    state.doom();
+}
+
+/// Deletes some of the changes that no version shows.
+fn forget(tx: &mut Tx<'_>, state: &mut TableState, name: &str) {
+    for key in state.forget(FORGOTTEN_MAX) {
+        tx.delete(&record::change_key(name, key));
+    }
 }
 
 fn find(state: &TableState, name: &str, number: u64) -> Result<Version, Refusal> {
@@ -424,9 +553,16 @@ fn put_table(tx: &mut Tx<'_>, state: &TableState, name: &str) {
     tx.change(record::table_key(name).into(), Some(record));
 }
 
-/// Writes a version; unless it is `visible`, without history and watchers.
-fn put_version(tx: &mut Tx<'_>, state: &mut TableState, name: &str, version: Version, visible: bool) {
+/// Writes a version; unless it is `visible`, without history and watchers. Its manifest is written once, however often
+/// members report.
+fn put_version(tx: &mut Tx<'_>, state: &mut TableState, name: &str, mut version: Version, visible: bool) {
+    if !version.manifest_apart {
+        tx.put(&record::manifest_key(name, version.number), version.manifest.clone());
+        version.manifest_apart = true;
+    }
+    let manifest = std::mem::take(&mut version.manifest);
     let (key, record) = (record::version_key(name, version.number), version.encode_to_vec().into());
+    version.manifest = manifest;
     if visible {
         tx.change(key.into(), Some(record));
     } else {
@@ -437,6 +573,7 @@ fn put_version(tx: &mut Tx<'_>, state: &mut TableState, name: &str, version: Ver
 
 fn remove_version(tx: &mut Tx<'_>, state: &mut TableState, name: &str, number: u64) {
     tx.change(record::version_key(name, number).into(), None);
+    tx.delete(&record::manifest_key(name, number));
     state.versions.remove(&number);
 }
 

@@ -15,11 +15,11 @@ pub(crate) mod script;
 
 pub(crate) use command::is_report;
 pub use command::{
-    Activate, Command, Drop, Failed, Operation, Publish, Ready, Rollback, Shape, Upsert, Write,
+    Activate, Command, Drop, Failed, Forget, Operation, Publish, Ready, Rollback, Shape, Upsert, Write,
 };
-pub use live::{Live, Look, TableState};
-pub use machine::{Machine, VERSIONS_KEPT, VERSIONS_KEPT_MAX};
+pub use live::{CHANGE_BYTES, Live, Look, TableState};
+pub use machine::{Machine, PATCHES_MAX, VERSIONS_KEPT, VERSIONS_KEPT_MAX};
 pub use query::{active, changes};
 pub(crate) use record::FACE;
-pub use record::{Failure, NAME_BYTES_MAX, Table, Version};
+pub use record::{Era, Failure, NAME_BYTES_MAX, Table, Version};
 pub use reply::{Refusal, Reply};

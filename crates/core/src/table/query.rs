@@ -20,8 +20,17 @@ pub fn active(view: View<'_>, name: &str) -> Result<Option<Version>, StoreError>
     let malformed = |error| StoreError::new("decode a table's record", error);
     let Some(table) = view.get(&record::table_key(name))? else { return Ok(None) };
     let table = Table::decode(table).map_err(malformed)?;
-    let version = view.get(&record::version_key(name, table.active))?;
-    version.map(Version::decode).transpose().map_err(malformed)
+    let Some(version) = view.get(&record::version_key(name, table.active))? else { return Ok(None) };
+    let mut version = Version::decode(version).map_err(malformed)?;
+    if let Some(manifest) = view.get(&record::manifest_key(name, table.active))? {
+        version.manifest = manifest;
+    }
+    Ok(Some(version))
+}
+
+fn table(view: View<'_>, name: &str) -> Result<Table, StoreError> {
+    let Some(table) = view.get(&record::table_key(name))? else { return Ok(Table::default()) };
+    Table::decode(table).map_err(|error| StoreError::new("decode a table's record", error))
 }
 
 /// The changed keys over `version`, which is the active one, in order; without a value if they were deleted.
@@ -30,15 +39,18 @@ pub fn changes<'a>(
     name: &str,
     version: &Version,
 ) -> impl Iterator<Item = Result<(u64, Option<Bytes>), StoreError>> + 'a {
-    let folds = version.folds;
-    let width = version.shape.as_ref().and_then(|shape| (shape.width_plus_1 as usize).checked_sub(1));
-    view.scan_prefix(&record::changes_prefix(name), Order::Ascending).filter_map(move |pair| {
+    let version = Version { manifest: Bytes::new(), ..version.clone() };
+    let (table, failed) = match table(view, name) {
+        Ok(table) => (table, None),
+        Err(error) => (Table::default(), Some(Err(error))),
+    };
+    let changes = view.scan_prefix(&record::changes_prefix(name), Order::Ascending).filter_map(move |pair| {
         let change = pair.and_then(|(key, value)| {
             let (_, key) = record::decode_numbered_key(&key)?;
             let (revision, value) = record::decode_change(value)?;
-            let fits = value.as_ref().is_none_or(|value| width.is_none_or(|width| value.len() == width));
-            Ok((fits && revision.0 > folds).then_some((key, value)))
+            Ok(table.shows(&version, revision, value.as_deref()).then_some((key, value)))
         });
         change.transpose()
-    })
+    });
+    failed.into_iter().chain(changes)
 }

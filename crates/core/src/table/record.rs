@@ -3,12 +3,14 @@
 //!
 //! ```text
 //! 0x04 't' name                  -> a table
-//! 0x04 'v' name, 0, u64 version  -> a version
+//! 0x04 'v' name, 0, u64 version  -> a version, without its manifest
+//! 0x04 'm' name, 0, u64 version  -> its manifest
 //! 0x04 'n' name                  -> varint, the newest number of a table that was dropped
 //! 0x04 'u' name, 0, u64 key      -> a change: varint revision, then 0 if deleted, or 1 and the value
 //! ```
 //!
-//! Names have no zero byte. Tables and versions are Protocol Buffers messages.
+//! Names have no zero byte. Tables and versions are Protocol Buffers messages. Earlier versions of this program kept a
+//! manifest in its version's record; it stays there until the record is written again.
 
 use super::command::Shape;
 use crate::codec::{self, Malformed, Reader};
@@ -25,6 +27,8 @@ pub const NAME_BYTES_MAX: usize = STORE_KEY_BYTES_MAX - 11;
 pub(super) const TABLES: &[u8] = &[FACE, b't'];
 /// The prefix of all versions.
 pub(super) const VERSIONS: &[u8] = &[FACE, b'v'];
+/// The prefix of all manifests.
+pub(super) const MANIFESTS: &[u8] = &[FACE, b'm'];
 /// The prefix of all changes.
 pub(super) const CHANGES: &[u8] = &[FACE, b'u'];
 
@@ -46,6 +50,52 @@ pub struct Table {
     /// Versions kept besides the active one.
     #[prost(uint32, tag = "4")]
     pub keep: u32,
+    /// Which shape active versions had, in order of revisions. Empty before the first activation, and in tables
+    /// of earlier versions of this program.
+    #[prost(message, repeated, tag = "5")]
+    pub eras: Vec<Era>,
+}
+
+/// A time during which all active versions of a table had one shape.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct Era {
+    /// Changes from this revision on, up to the next era, have this shape.
+    #[prost(uint64, tag = "1")]
+    pub from: u64,
+    /// The shape.
+    #[prost(message, optional, tag = "2")]
+    pub shape: Option<Shape>,
+    /// Its changes up to this revision are deleted, or about to be: no version showed them any more.
+    #[prost(uint64, tag = "3")]
+    pub forgotten: u64,
+}
+
+impl Table {
+    /// The era of a revision.
+    pub(super) fn era(&self, revision: Revision) -> Option<&Era> {
+        let after = self.eras.partition_point(|era| era.from <= revision.0);
+        self.eras.get(after.checked_sub(1)?)
+    }
+
+    /// Whether `version` shows a change over its files: it is not in them, and was made over values of the same
+    /// shape.
+    pub(super) fn shows(&self, version: &Version, revision: Revision, value: Option<&[u8]>) -> bool {
+        let width = version.shape.as_ref().and_then(|shape| (shape.width_plus_1 as usize).checked_sub(1));
+        revision.0 > version.folds
+            && value.is_none_or(|value| width.is_none_or(|width| value.len() == width))
+            && self.era(revision).is_none_or(|era| era.shape == version.shape)
+    }
+
+    /// The newest change of this shape that has been deleted: a version that does not have it in its files lacks it.
+    pub(super) fn forgotten(&self, shape: Option<&Shape>) -> u64 {
+        let eras = self.eras.iter().filter(|era| era.shape.as_ref() == shape);
+        eras.map(|era| era.forgotten).max().unwrap_or(0)
+    }
+
+    /// Whether a change of this revision is about to be deleted.
+    pub(super) fn forgets(&self, revision: Revision) -> bool {
+        self.era(revision).is_some_and(|era| revision.0 <= era.forgotten)
+    }
 }
 
 /// A version.
@@ -81,6 +131,9 @@ pub struct Version {
     /// It has been active.
     #[prost(bool, tag = "10")]
     pub activated: bool,
+    /// The manifest has a record of its own.
+    #[prost(bool, tag = "11")]
+    pub manifest_apart: bool,
 }
 
 /// Why a member is not ready.
@@ -122,6 +175,10 @@ fn versions_prefix(name: &str) -> Vec<u8> {
 
 pub(super) fn version_key(name: &str, number: u64) -> Vec<u8> {
     [&versions_prefix(name)[..], &number.to_be_bytes()].concat()
+}
+
+pub(super) fn manifest_key(name: &str, number: u64) -> Vec<u8> {
+    [MANIFESTS, name.as_bytes(), b"\0", &number.to_be_bytes()].concat()
 }
 
 /// The prefix of a table's changes.

@@ -1,6 +1,6 @@
 //! What the table face answers.
 
-use super::machine::VERSIONS_KEPT_MAX;
+use super::machine::{PATCHES_MAX, VERSIONS_KEPT_MAX};
 use super::record::NAME_BYTES_MAX;
 use crate::types::Revision;
 
@@ -91,6 +91,44 @@ pub enum Refusal {
         folds: u64,
         /// The newest revision.
         newest: u64,
+    },
+    /// Changes that were folded into the active version, and are nowhere else, would be gone.
+    #[error(
+        "version {active} of table {name:?} has changes up to revision {needed} in its files, which these files do \
+         not say they have: merge them in, or say so with --folds {needed} (folds_revision)"
+    )]
+    FoldsBehind {
+        /// The table.
+        name: String,
+        /// The active version.
+        active: u64,
+        /// The newest of the changes.
+        needed: u64,
+    },
+    /// Changes over the version were folded into later ones, and deleted.
+    #[error(
+        "version {version} of table {name:?} lacks changes up to revision {forgotten}, which are only in the files of \
+         versions over it: merge those, and publish what comes of it"
+    )]
+    Forgotten {
+        /// The table.
+        name: String,
+        /// The version, or the one below the patch that is to be published.
+        version: u64,
+        /// The newest of the changes.
+        forgotten: u64,
+    },
+    /// Every lookup would ask each of the patches.
+    #[error(
+        "version {below} of table {name:?} has {max} patches over its base already: merge them into a new base \
+         (quoin table merge)",
+        max = PATCHES_MAX
+    )]
+    TooManyPatches {
+        /// The table.
+        name: String,
+        /// The version below the patch.
+        below: u64,
     },
     /// Some replicas do not have the files.
     #[error(

@@ -2,10 +2,11 @@
 //!
 //! ```text
 //! members A,B,...   remove-member A
-//! publish TABLE ID [over=ID] [width=N] [shards=N] [folds=REVISION] [new-shape] [keep=N]
+//! publish TABLE ID [over=ID] [width=N] [codec=NAME] [shards=N] [folds=REVISION] [new-shape] [keep=N]
+//! chain TABLE ID COUNT (publishes patches ID-1, ID-2, ... over ID and each other)
 //! ready TABLE VERSION MEMBER [id=ID]   failed TABLE VERSION MEMBER REASON
 //! activate TABLE VERSION [without-waiting]   rollback TABLE   drop TABLE [VERSION]
-//! write TABLE KEY=VALUE ... -KEY ...
+//! write TABLE KEY=VALUE ... -KEY ...   write-many TABLE COUNT   forget TABLE   count TABLE
 //! show (the tables as lookups see them)
 //! export TABLE (the changes over its active version)
 //! ```
@@ -13,7 +14,8 @@
 #![allow(clippy::unwrap_used, reason = "test code, which other crates' tests run too")]
 
 use super::{
-    Activate, Drop, Failed, Operation, Publish, Ready, Rollback, Shape, Upsert, Write as Changes, query,
+    Activate, Drop, Failed, Forget, Operation, Publish, Ready, Rollback, Shape, Upsert, Write as Changes,
+    query,
 };
 use crate::golden::{Line, Vocabulary, World, number};
 use crate::{Event, Reply, system};
@@ -50,6 +52,22 @@ fn run(world: &mut World<'_>, line: &Line<'_>) -> bool {
             apply(world, Operation::Drop(Drop { name: name(), version }));
         }
         "write" => apply(world, Operation::Write(changes(words))),
+        "write-many" => {
+            let upsert = |key| Upsert { key, value: Bytes::from_static(b"x") };
+            let upserts = (0..line.number(1)).map(upsert).collect();
+            apply(world, Operation::Write(Changes { name: name(), upserts, ..Default::default() }));
+        }
+        "chain" => chain(world, &name(), words[1], line.number(2)),
+        "forget" => apply(world, Operation::Forget(Forget { name: name() })),
+        "count" => {
+            let memory = world.machines.memory();
+            let counted = memory.tables.look().table(words[0]).map(|state| {
+                let more = if state.doomed() > 0 { ", some to be deleted" } else { "" };
+                format!("{} changes{more}", state.changed())
+            });
+            let bytes = memory.tables.changes_bytes();
+            world.say(format!("{}, {bytes} bytes over all tables", counted.unwrap_or_default()));
+        }
         "show" => show(world),
         "export" => export(world, words[0]),
         _ => return false,
@@ -119,7 +137,7 @@ fn publish(line: &Line<'_>) -> Publish {
     let shape = Shape {
         shards: line.option("shards").map_or(1, number),
         width_plus_1: line.option("width").map_or(1, number::<u32>) + 1,
-        codec: "raw".into(),
+        codec: line.option("codec").unwrap_or("raw").into(),
     };
     Publish {
         name: line.words[0].into(),
@@ -132,6 +150,31 @@ fn publish(line: &Line<'_>) -> Publish {
         new_shape: line.has("new-shape"),
         keep: line.option("keep").map_or(0, number),
     }
+}
+
+/// Says the answer to the last one.
+fn chain(world: &mut World<'_>, name: &str, id: &str, count: u64) {
+    let mut over = id.to_owned();
+    let mut last = Ok(0);
+    for number in 1..=count {
+        let shape = Shape { shards: 1, width_plus_1: 2, codec: "raw".into() };
+        let patch = format!("{id}-{number}");
+        let publish = Publish {
+            name: name.into(),
+            id: patch.clone(),
+            over: std::mem::replace(&mut over, patch),
+            manifest: Bytes::from_static(b"{}"),
+            shape: Some(shape),
+            ..Publish::default()
+        };
+        let command = Operation::Publish(publish).into_command();
+        let (Reply::Table(reply), _) = world.apply(command) else { panic!("a table command") };
+        last = reply.result;
+    }
+    world.say(match last {
+        Ok(version) => format!("version {version}"),
+        Err(refusal) => format!("refused: {refusal}"),
+    });
 }
 
 fn changes(words: &[&str]) -> Changes {

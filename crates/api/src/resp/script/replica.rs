@@ -51,6 +51,7 @@ impl Replica {
         let engine = running.engine();
         let library = Arc::new(Library::new(TableConfig {
             keys_max: 4,
+            changes_bytes_max: 2100,
             sources: vec!["*".into()],
             ..TableConfig::default()
         }));
