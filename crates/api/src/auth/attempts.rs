@@ -1,7 +1,7 @@
 //! Wrong passwords, counted for each user and address, so that nobody guesses for long.
 //!
-//! A guess is counted before it is compared, and given back if it was none: however many are under way at once, no more
-//! than the bound are compared in a minute.
+//! Only wrong passwords count, once they were compared: many connections that begin at once with the right one are all let
+//! in. So what is under way when the bound is reached is compared still, which `password.rs` bounds.
 //!
 //! **Invariant: Bounded.** At most [`KNOWN_MAX`] users and addresses are known. Where there are more, those whose minute
 //! began first are forgotten: whoever guesses has to come from that many addresses, or for that many users.
@@ -31,18 +31,28 @@ pub(super) struct Attempts {
     known: Mutex<Window>,
 }
 
+/// Wrong passwords of a minute.
+struct Count {
+    began: Instant,
+    wrong: u32,
+    /// Somebody was refused for it.
+    told: bool,
+}
+
 #[derive(Default)]
 struct Window {
-    /// When its minute began, and how many there were since.
-    counts: HashMap<Key, (Instant, u32)>,
+    counts: HashMap<Key, Count>,
     /// In the order in which their minutes began.
     order: VecDeque<(Instant, Key)>,
 }
 
-/// A guess that was counted.
-pub(super) struct Guess<'a> {
-    attempts: &'a Attempts,
-    key: Key,
+/// There were too many.
+#[derive(Debug)]
+pub(super) struct TooMany {
+    pub(super) error: Error,
+    /// It is the first one of its minute: whoever goes on is not worth a record each time, which would in the end have all
+    /// others deleted.
+    pub(super) is_first: bool,
 }
 
 impl Attempts {
@@ -50,44 +60,54 @@ impl Attempts {
         Self { max, known: Mutex::default() }
     }
 
-    /// Counts a guess.
+    /// Whether another password may be compared.
     ///
     /// # Errors
-    /// There were too many.
-    pub(super) fn begin(&self, name: &str, peer: Option<&Peer>) -> Result<Guess<'_>, Error> {
-        self.begin_at(name, peer, Instant::now())
+    /// Too many were wrong.
+    pub(super) fn check(&self, name: &str, peer: Option<&Peer>) -> Result<(), TooMany> {
+        self.check_at(name, peer, Instant::now())
     }
 
-    fn begin_at(&self, name: &str, peer: Option<&Peer>, now: Instant) -> Result<Guess<'_>, Error> {
-        let key = key(name, peer);
+    fn check_at(&self, name: &str, peer: Option<&Peer>, now: Instant) -> Result<(), TooMany> {
         if self.max == 0 {
-            return Ok(Guess { attempts: self, key });
+            return Ok(());
         }
+        let key = key(name, peer);
         let mut known = self.known.lock();
         known.forget(now);
-        let (began, count) = known.counts.get(&key).copied().unwrap_or((now, 0));
-        if count >= self.max {
-            let left = WINDOW.saturating_sub(now.saturating_duration_since(began)).as_secs() + 1;
-            let place = key.1.map_or_else(|| "this machine".into(), |address| address.to_string());
-            let text = format!(
-                "{count} passwords for user {:?} from {place} were wrong within a minute \
-                 (auth.failed_passwords_max); try again in {left} s",
-                key.0
-            );
-            return Err(Error::Refused(Kind::TooMany, text));
-        }
-        if known.counts.insert(key.clone(), (began, count + 1)).is_none() {
-            known.order.push_back((now, key.clone()));
-        }
-        Ok(Guess { attempts: self, key })
+        let Some(count) = known.counts.get_mut(&key).filter(|count| count.wrong >= self.max) else {
+            return Ok(());
+        };
+        let left = WINDOW.saturating_sub(now.saturating_duration_since(count.began)).as_secs() + 1;
+        let place = key.1.map_or_else(|| "this machine".into(), |address| address.to_string());
+        let text = format!(
+            "{max} passwords for user {:?} from {place} were wrong within a minute \
+             (auth.failed_passwords_max); try again in {left} s",
+            key.0,
+            max = self.max,
+        );
+        let is_first = !std::mem::replace(&mut count.told, true);
+        Err(TooMany { error: Error::Refused(Kind::TooMany, text), is_first })
     }
-}
 
-impl Guess<'_> {
-    /// The password was right, or was not compared.
-    pub(super) fn was_none(self) {
-        if let Some((_, count)) = self.attempts.known.lock().counts.get_mut(&self.key) {
-            *count = count.saturating_sub(1);
+    /// Counts a wrong password.
+    pub(super) fn failed(&self, name: &str, peer: Option<&Peer>) {
+        self.failed_at(name, peer, Instant::now());
+    }
+
+    fn failed_at(&self, name: &str, peer: Option<&Peer>, now: Instant) {
+        if self.max == 0 {
+            return;
+        }
+        let key = key(name, peer);
+        let mut known = self.known.lock();
+        known.forget(now);
+        match known.counts.get_mut(&key) {
+            Some(count) => count.wrong = count.wrong.saturating_add(1),
+            None => {
+                known.counts.insert(key.clone(), Count { began: now, wrong: 1, told: false });
+                known.order.push_back((now, key));
+            }
         }
     }
 }
@@ -126,34 +146,31 @@ mod tests {
     fn wrong_passwords_are_bounded_for_each_user_and_address() {
         let attempts = Attempts::new(2);
         let now = Instant::now();
-        let guess =
-            |name: &str, address: &str, at| attempts.begin_at(name, Some(&peer(address)), at).map(drop);
+        let guess = |name: &str, address: &str, at| {
+            attempts.check_at(name, Some(&peer(address)), at)?;
+            attempts.failed_at(name, Some(&peer(address)), at);
+            Ok::<_, TooMany>(())
+        };
         assert!(guess("ann", "10.0.0.1", now).is_ok() && guess("ann", "10.0.0.1", now).is_ok());
         let refused = guess("ann", "10.0.0.1", now + Duration::from_secs(26)).unwrap_err();
+        assert!(refused.is_first && !guess("ann", "10.0.0.1", now).unwrap_err().is_first);
         assert_eq!(
-            refused.to_string(),
+            refused.error.to_string(),
             "2 passwords for user \"ann\" from 10.0.0.1 were wrong within a minute (auth.failed_passwords_max); \
              try again in 35 s"
         );
         assert!(guess("ann", "10.0.0.2", now).is_ok() && guess("bob", "10.0.0.1", now).is_ok());
         assert!(guess("ann", "10.0.0.1", now + WINDOW).is_ok());
-        assert!((0..100).all(|_| Attempts::new(0).begin("ann", None).is_ok()));
-    }
-
-    #[test]
-    fn a_right_password_is_no_guess() {
-        let attempts = Attempts::new(1);
-        for _ in 0..10 {
-            attempts.begin("ann", None).unwrap().was_none();
-        }
-        assert!(attempts.begin("ann", None).is_ok() && attempts.begin("ann", None).is_err());
+        let any = Attempts::new(0);
+        any.failed("ann", None);
+        assert!(any.check("ann", None).is_ok());
     }
 
     #[test]
     fn what_is_known_has_a_bound() {
         let attempts = Attempts::new(1);
         for user in 0..KNOWN_MAX + 100 {
-            assert!(attempts.begin(&format!("user {user}"), None).is_ok());
+            attempts.failed(&format!("user {user}"), None);
         }
         let known = attempts.known.lock();
         assert!(known.order.len() <= KNOWN_MAX + 1 && known.counts.len() == known.order.len());

@@ -120,23 +120,18 @@ impl Gate {
         password: &str,
         peer: Option<&Peer>,
     ) -> Result<Identity, Error> {
-        let known = self.remembers(name, password);
         // What is known to be right is no guess.
-        let guess = known.is_none().then(|| self.attempts.begin(name, peer)).transpose();
-        let outcome = match (guess, known) {
-            (Err(error), _) => Err(error),
-            (Ok(_), Some(identity)) => return Ok(identity),
-            (Ok(guess), None) => {
-                let outcome = self.compare(name, password).await;
-                // A comparison that did not come about says nothing of the password.
-                let wrong = matches!(outcome, Err(Error::Etcd(Known::AuthFailed)));
-                if let Some(guess) = guess.filter(|_| !wrong) {
-                    guess.was_none();
-                }
-                outcome
-            }
+        if let Some(known) = self.remembers(name, password) {
+            return Ok(known);
+        }
+        let (outcome, is_news) = match self.attempts.check(name, peer) {
+            Ok(()) => (self.compare(name, password).await, true),
+            Err(too_many) => (Err(too_many.error), too_many.is_first),
         };
-        if let Some(audit) = &self.audit {
+        if matches!(outcome, Err(Error::Etcd(Known::AuthFailed))) {
+            self.attempts.failed(name, peer);
+        }
+        if let Some(audit) = self.audit.as_ref().filter(|_| is_news) {
             audit.log_in(name, peer, outcome.as_ref().err());
         }
         outcome

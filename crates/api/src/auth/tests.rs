@@ -966,7 +966,17 @@ fn wrong_passwords_are_bounded_on_every_wire() {
     };
     assert_eq!(world.page(world.http, "GET", "/v1/accounts", &basic("ann:wrong")).0, 429);
     assert!(world.lines(&["AUTH ann wrong"])[0].contains("auth.failed_passwords_max"));
-    // Others are not concerned, nor is who was known before.
+    // Others are not concerned, nor is who was known before; and many may come at once with the right one.
+    let (name, password) = ("root".to_string(), PLANTED[0].to_string());
+    world.runtime.block_on(async {
+        let asked = (0..12).map(|_| async {
+            let (name, password) = (name.clone(), password.clone());
+            world.auth().await.authenticate(pb::AuthenticateRequest { name, password }).await.map(drop)
+        });
+        for answer in futures_util::future::join_all(asked).await {
+            answer.unwrap();
+        }
+    });
     assert_eq!(wrong("bob").code(), Code::InvalidArgument);
     let root = world.token("root", PLANTED[0]).unwrap();
     for _ in 0..4 {
