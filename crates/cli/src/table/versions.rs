@@ -83,7 +83,9 @@ pub(crate) struct Versions {
 }
 
 /// What to drop.
+// By itself clap puts the group before the table.
 #[derive(Args)]
+#[command(override_usage = "quoin table drop [OPTIONS] <TABLE> <VERSION|--all>")]
 pub(crate) struct Drop {
     /// Name of the table
     table: String,
