@@ -63,7 +63,8 @@ impl World {
     /// Ends the process of a machine, whatever it is doing. Its peers notice within `noticed` microseconds, or
     /// because it is silent.
     pub(crate) fn end(&mut self, place: usize, noticed: u64) {
-        let id = self.nodes[place].id();
+        let (id, process) = (self.nodes[place].id(), self.process_at(place));
+        self.end_streams(process);
         let node = &mut self.nodes[place];
         (node.process, node.sync_failed) = (None, false);
         node.disk.spare_next_sync();

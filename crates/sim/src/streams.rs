@@ -40,6 +40,12 @@ struct Stream {
     chunk: Option<Bytes>,
 }
 
+impl Stream {
+    fn receiver_is(&self, process: At) -> bool {
+        self.receiver.as_ref().is_some_and(|(receiver, _)| *receiver == process)
+    }
+}
+
 impl World {
     /// A replica streams its state to a member.
     pub(crate) fn begin_stream(&mut self, place: usize, to: u64) -> Result<()> {
@@ -89,13 +95,10 @@ impl World {
         }
         if stream.receiver.is_none() {
             // One at a time: another sender waits until it gives up.
-            let busy = self.streams.running.values().any(|other| {
-                other.receiver.as_ref().is_some_and(|(receiver, _)| *receiver == self.process_at(place))
-            });
-            if busy {
+            let receiver = self.process_at(place);
+            if self.streams.running.values().any(|other| other.receiver_is(receiver)) {
                 return self.wait_for_end(number, stream);
             }
-            let receiver = self.process_at(place);
             let Some(importer) = self.process(place).stepped.begin_receiving()? else {
                 return self.fail_stream(stream);
             };
@@ -178,6 +181,21 @@ impl World {
         Ok(())
     }
 
+    /// A process has ended, and with it both ends of streams that it had. It leaves what it has received on its disk.
+    /// Nothing of it may live on: a store that is dropped later would remove files of the next process.
+    pub(crate) fn end_streams(&mut self, process: At) {
+        let has_part = |_: &u64, stream: &mut Stream| stream.from == process || stream.receiver_is(process);
+        let ended: Vec<_> = self.streams.running.extract_if(.., has_part).map(|(_, stream)| stream).collect();
+        for mut stream in ended {
+            if stream.receiver_is(process)
+                && let Some((_, importer)) = stream.receiver.take()
+            {
+                importer.leave();
+            }
+            self.tell_failed(&stream);
+        }
+    }
+
     /// The machine of the receiver, if both processes still run.
     fn other_end(&self, stream: &Stream) -> Option<usize> {
         let sender = &self.nodes[stream.from.place];
@@ -188,12 +206,15 @@ impl World {
     }
 
     fn fail_stream(&mut self, stream: Stream) -> Result<()> {
-        let after = if self.rng.random_bool(0.5) { self.up_to(S) } else { self.up_to(SILENCE_MAX) };
-        self.schedule.after(
-            after,
-            Event::StreamEnds { at: stream.from, stream: stream.number, to: stream.to, success: false },
-        );
+        self.tell_failed(&stream);
         Ok(())
+    }
+
+    /// The sender learns that nothing more comes of a stream, at once or when it has waited long enough.
+    fn tell_failed(&mut self, stream: &Stream) {
+        let after = if self.rng.random_bool(0.5) { self.up_to(S) } else { self.up_to(SILENCE_MAX) };
+        let (at, number, to) = (stream.from, stream.number, stream.to);
+        self.schedule.after(after, Event::StreamEnds { at, stream: number, to, success: false });
     }
 
     pub(crate) fn stream_ended(&mut self, place: usize, stream: u64, to: u64, success: bool) -> Result<()> {

@@ -116,6 +116,11 @@ impl Importer {
         &self.store
     }
 
+    /// Drops it as a crash would: what was received stays, and the next [`StoreFolder::open`] removes it.
+    pub fn leave(self) {
+        self.store.reinstate();
+    }
+
     /// Makes the received store the live one, on disk, and returns it with the progress that it holds. The
     /// store that was live until then stays usable; call [`LsmStore::retire`] on it.
     ///
