@@ -20,6 +20,15 @@ pub(crate) struct Entry<'a> {
     messages: Vec<Message>,
 }
 
+/// What an entry has done.
+pub(crate) struct Finished {
+    pub(crate) progress: Progress,
+    pub(crate) events: Vec<Event>,
+    pub(crate) messages: Vec<Message>,
+    /// See `effects.rs`.
+    pub(crate) effects: u64,
+}
+
 impl<'a> Entry<'a> {
     /// An entry; `progress` already has its index and term.
     pub(crate) fn begin(store: &'a dyn Store, progress: Progress) -> Self {
@@ -77,11 +86,12 @@ impl<'a> Entry<'a> {
     }
 
     /// Writes the event record and the progress record.
-    pub(crate) fn finish(mut self) -> (Progress, Vec<Event>, Vec<Message>) {
+    pub(crate) fn finish(mut self) -> Finished {
         self.recorder.write(self.store);
         // The progress record takes a sequence of its own, so no key is ever written twice at one sequence.
         self.progress.sequence = self.progress.sequence.next();
         write_progress(self.store, &self.progress);
-        (self.progress, self.events, self.messages)
+        let Self { progress, events, messages, recorder, .. } = self;
+        Finished { progress, events, messages, effects: recorder.effects.hash() }
     }
 }

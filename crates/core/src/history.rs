@@ -20,6 +20,7 @@
 //! not fit into the first part is the record's last.
 
 use crate::codec::{self, Reader};
+use crate::effects::Effects;
 use crate::mutants;
 use crate::store::{Order, Pair, Scan, Store, StoreError, View};
 use crate::types::{Progress, Revision, Sequence, Stamp};
@@ -104,6 +105,8 @@ pub(crate) struct Recorder {
     further: Vec<u8>,
     /// How many parts are written.
     parts: u32,
+    /// What the entry has written and deleted so far.
+    pub(crate) effects: Effects,
 }
 
 impl Recorder {

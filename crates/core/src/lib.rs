@@ -20,6 +20,7 @@ pub mod auth;
 pub mod batch;
 mod charge;
 pub mod codec;
+mod effects;
 mod entry;
 mod expiry;
 mod faces;

@@ -2,7 +2,7 @@
 
 use crate::allowance::Allowance;
 use crate::batch::Batch;
-use crate::entry::Entry;
+use crate::entry::{Entry, Finished};
 use crate::faces::{Command, Faces, Memory, Reply};
 use crate::history::{self, Event};
 use crate::message::Message;
@@ -37,6 +37,8 @@ pub struct Outcome {
     pub events: Vec<Event>,
     /// What was said, in order.
     pub messages: Vec<Message>,
+    /// A hash over all that was written and deleted: the same on every replica of this version.
+    pub effects: u64,
 }
 
 impl Machines {
@@ -139,12 +141,12 @@ impl Machines {
         replies: Vec<Reply>,
     ) -> Result<Outcome, StoreError> {
         let compacted_before = self.progress.compacted;
-        let (progress, events, messages) = entry.finish();
+        let Finished { progress, events, messages, effects } = entry.finish();
         self.progress = progress;
         if progress.compacted != compacted_before {
             forget_compacted(store, &progress)?;
         }
-        Ok(Outcome { replies, events, messages })
+        Ok(Outcome { replies, events, messages, effects })
     }
 }
 
@@ -189,7 +191,7 @@ pub fn found_again(
 }
 
 fn end_founding(entry: Entry<'_>) -> Progress {
-    let (progress, events, _) = entry.finish();
+    let Finished { progress, events, .. } = entry.finish();
     assert_eq!(events, [], "founding changes nothing that has a revision");
     progress
 }

@@ -107,11 +107,31 @@ pub struct Alarm {
     pub kind: i32,
 }
 
+/// What a replica has written and deleted at some entries, as it tells the others, which compare. It changes no state.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct Effects {
+    /// The replica's id.
+    #[prost(fixed64, tag = "1")]
+    pub member: u64,
+    /// The first of the windows of entries, see the engine.
+    #[prost(uint64, tag = "2")]
+    pub first: u64,
+    /// The last of the windows.
+    #[prost(uint64, tag = "3")]
+    pub last: u64,
+    /// The hash.
+    #[prost(fixed64, tag = "4")]
+    pub hash: u64,
+    /// The version that has computed it: others may write other bytes.
+    #[prost(string, tag = "5")]
+    pub version: String,
+}
+
 /// One command, as it stands in the log.
 #[derive(Clone, PartialEq, Message)]
 pub struct Command {
     /// Which operation.
-    #[prost(oneof = "Operation", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9")]
+    #[prost(oneof = "Operation", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10")]
     pub operation: Option<Operation>,
 }
 
@@ -146,6 +166,9 @@ pub enum Operation {
     /// [`EXPIRIES_MAX`](crate::limits::EXPIRIES_MAX).
     #[prost(uint32, tag = "9")]
     Expire(u32),
+    /// Tell the others what a replica has written.
+    #[prost(message, tag = "10")]
+    Effects(Effects),
 }
 
 static MEMBER: Costs = Costs(&[(3, Part::Bytes(size_of::<String>())), (4, Part::Bytes(size_of::<String>()))]);
@@ -169,6 +192,8 @@ pub enum Reply {
     Done,
     /// What was due has expired, as far as it was to.
     Expired,
+    /// What a replica has written.
+    Effects(Effects),
     /// The revision to compact to is compacted already, or in the future.
     Unavailable(history::Unavailable),
     /// The bytes are not a command of this version.
@@ -190,6 +215,7 @@ pub(crate) fn apply(tx: &mut Tx<'_>, bytes: Bytes) -> Result<Reply, StoreError> 
         Operation::ClearAlarm(alarm) => tx.delete(&alarm_key(&alarm)),
         Operation::Tick(_) => {}
         Operation::Expire(_) => return Ok(Reply::Expired),
+        Operation::Effects(effects) => return Ok(Reply::Effects(effects)),
         Operation::ClaimDisk(claim) => claim_disk(tx, &claim)?,
         Operation::Introduce(Introduction { member, name, client_urls }) => {
             if let Some(known) = get_member(tx, member)? {

@@ -116,6 +116,7 @@ impl<'a> Tx<'a> {
     /// The store cannot hold it, which the machine must have refused.
     pub fn put(&mut self, key: &[u8], value: Bytes) {
         assert_storable(key, Some(&value));
+        self.recorder.effects.note(key, Some(&value), self.sequence);
         self.store.put(key, value, self.sequence);
     }
 
@@ -125,6 +126,7 @@ impl<'a> Tx<'a> {
     /// The store cannot hold the key, so nothing can be there.
     pub fn delete(&mut self, key: &[u8]) {
         assert_storable(key, None);
+        self.recorder.effects.note(key, None, self.sequence);
         self.store.delete(key, self.sequence);
     }
 
@@ -138,6 +140,7 @@ impl<'a> Tx<'a> {
     /// The store cannot hold it, which the machine must have refused.
     pub fn change(&mut self, key: Bytes, value: Option<Bytes>) {
         assert_storable(&key, value.as_ref());
+        self.recorder.effects.note(&key, value.as_deref(), self.sequence);
         match &value {
             Some(value) => self.store.put(&key, value.clone(), self.sequence),
             None => self.store.delete(&key, self.sequence),

@@ -43,6 +43,10 @@ pub struct Applied {
     pub expired: bool,
     /// Commands in the entry.
     pub commands: usize,
+    /// A hash over what was written.
+    pub effects: u64,
+    /// What replicas have told of theirs.
+    pub told: Vec<system::Effects>,
 }
 
 impl Applier {
@@ -119,15 +123,20 @@ impl Applier {
                 (self.machines.apply_configuration(store, index, term, configuration, command)?, true)
             }
         };
-        let Outcome { replies, events, messages } = outcome;
+        let Outcome { replies, events, messages, effects } = outcome;
         if let Some(observer) = &mut self.observer {
             observer(index, &replies, &events);
         }
         let expired = replies.contains(&Reply::System(system::Reply::Expired));
         let system_changed = configured || replies.iter().any(changes_system);
         let commands = replies.len();
+        let told = replies.iter().filter_map(|reply| match reply {
+            Reply::System(system::Reply::Effects(effects)) => Some(effects.clone()),
+            _ => None,
+        });
+        let told = told.collect();
         let answers = self.answers(entry.index, entry.term, replies);
-        Ok(Applied { events, messages, answers, system_changed, expired, commands })
+        Ok(Applied { events, messages, answers, system_changed, expired, commands, effects, told })
     }
 
     fn answers(&mut self, index: u64, term: u64, replies: Vec<Reply>) -> Vec<(Waiter, Result<Reply, Lost>)> {
@@ -195,5 +204,6 @@ impl Applier {
 }
 
 fn changes_system(reply: &Reply) -> bool {
-    matches!(reply, Reply::System(reply) if *reply != system::Reply::Expired)
+    let changes_nothing = |reply: &_| matches!(reply, system::Reply::Expired | system::Reply::Effects(_));
+    matches!(reply, Reply::System(reply) if !changes_nothing(reply))
 }

@@ -17,6 +17,7 @@ pub mod admission;
 mod alone;
 pub mod apply;
 mod clock;
+mod compare;
 mod engine;
 mod files;
 mod founders;

@@ -61,6 +61,11 @@ pub(crate) struct Findings {
 }
 
 impl Findings {
+    /// What was found otherwise.
+    pub(crate) fn add(&self, damage: Damage) {
+        self.damage.lock().push(damage);
+    }
+
     pub(crate) fn is_damaged(&self) -> bool {
         !self.damage.lock().is_empty()
     }

@@ -2,6 +2,7 @@
 
 use super::alone::Alone;
 use super::clock::Clock;
+use super::compare::{Compare, Pace};
 use super::files::Lending;
 use super::input::{Input, Inputs};
 use super::messages::Messages;
@@ -81,6 +82,7 @@ pub(crate) struct Shared {
     fresh_at_ms: AtomicU64,
     pub(crate) metrics: Metrics,
     pub(crate) findings: Findings,
+    pub(crate) compare: Compare,
     pub(crate) lending: Lending,
     pub(crate) clock: Arc<Clock>,
     /// Whether requests need rights, by the newest state.
@@ -112,6 +114,7 @@ impl Shared {
     ) -> Arc<Self> {
         let clock = Arc::clone(&published.clock);
         let policy = (published.memory.auth.enabled(), published.memory.auth.revision());
+        let pace = if surroundings.is_some() { Pace::SIMULATED } else { Pace::USUAL };
         let published = Arc::new(ArcSwap::from_pointee(published));
         let hub = Hub::new(
             Arc::new(Latest(Arc::clone(&published))),
@@ -146,6 +149,7 @@ impl Shared {
             fresh_at_ms: AtomicU64::new(0),
             metrics: Metrics::default(),
             findings: Findings::default(),
+            compare: Compare::new(pace),
             lending: Lending::default(),
             clock,
             auth_on: AtomicBool::new(policy.0),

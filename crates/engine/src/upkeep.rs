@@ -5,7 +5,7 @@
 use super::admission;
 use super::engine::Engine;
 use super::shared::Shared;
-use super::{guarded, purge};
+use super::{compare, guarded, purge};
 use quoin_core::system::{self, Alarm, AlarmKind, DiskClaim, Introduction, Operation};
 use quoin_core::{Revision, Stamp, StoreError, View, history};
 use std::io;
@@ -59,6 +59,7 @@ pub(crate) async fn round(shared: &Arc<Shared>, reclaimed: &mut Option<Revision>
     }
     watch_space(shared).await;
     reclaim(shared, reclaimed);
+    compare::round(shared).await;
     yield_leadership(shared).await
 }
 
@@ -177,7 +178,7 @@ fn reclaim(shared: &Shared, reclaimed: &mut Option<Revision>) {
 
 /// Proposes and waits for the answer, so that proposals do not pile up on a slow cluster. A failed one is
 /// made again in the next round.
-async fn propose(shared: &Arc<Shared>, operation: Operation) {
+pub(crate) async fn propose(shared: &Arc<Shared>, operation: Operation) {
     let engine = Engine::new(Arc::clone(shared));
     // The node itself asks, whoever may.
     let revision = engine.policy().revision();

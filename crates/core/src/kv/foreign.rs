@@ -235,7 +235,7 @@ impl<'a> Filling<'a> {
             })?;
             self.turn()?;
         }
-        let (progress, ..) = self.entry.finish();
+        let progress = self.entry.finish().progress;
         (self.ended)(progress.index)?;
         Ok(progress)
     }
@@ -247,7 +247,7 @@ impl<'a> Filling<'a> {
         }
         self.bytes = 0;
         let next = Entry::begin(self.store, Progress::default());
-        let (progress, ..) = std::mem::replace(&mut self.entry, next).finish();
+        let progress = std::mem::replace(&mut self.entry, next).finish().progress;
         (self.ended)(progress.index)?;
         self.entry = Entry::begin(self.store, Progress { index: progress.index.next(), ..progress });
         Ok(())

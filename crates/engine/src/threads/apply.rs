@@ -106,6 +106,11 @@ impl ApplyThread {
         self.work.taken(&committed);
         let applied = self.applier.apply(&*store, committed)?;
         let progress = self.applier.progress();
+        self.shared.compare.applied(progress.index.0, applied.effects);
+        for effects in &applied.told {
+            let voters = self.shared.raft.borrow().voters.clone();
+            self.shared.compare.told(effects, self.shared.id, &voters);
+        }
         store.batch_applied(progress.index)?;
         let took_us = self.shared.clock.monotonic_us() - begun_us;
         self.shared.metrics.apply_seconds.observe(took_us as f64 / 1e6);
@@ -147,6 +152,7 @@ impl ApplyThread {
         // Reads under way keep the old store, which removes its files when the last of them ends.
         self.shared.published.load().store.retire();
         self.applier.installed(&*store)?;
+        self.shared.compare.installed();
         let progress = self.applier.progress();
         tracing::info!(index = progress.index.0, revision = progress.revision.0, "installed a snapshot");
         self.publish(store, progress);

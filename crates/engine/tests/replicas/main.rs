@@ -6,6 +6,7 @@
 mod admission;
 mod clocks;
 mod cluster;
+mod compare;
 mod disks;
 mod faults;
 mod leadership;
