@@ -57,6 +57,10 @@ pub enum MemberError {
 impl Engine {
     /// Changes the member list and, with it, who votes; returns the new list. Only the leader can.
     ///
+    /// **Invariant: Gone for good.** Once a removal is answered, those that are left need the removed member no more:
+    /// most of them have on disk that it is gone. (Who knows only the entry, and not that it is committed, would
+    /// still ask the removed member for its vote.) A leader that removes itself is the exception: it cannot ask.
+    ///
     /// # Errors
     /// See [`MemberError`].
     pub async fn change_members(&self, change: MemberChange) -> Result<Vec<system::Member>, MemberError> {
@@ -64,7 +68,16 @@ impl Engine {
         let seen = self.raft();
         let view = self.read(Consistency::Linearizable).await.map_err(|_| ProposeError::NoLeader)?;
         let members = system::members(view.view()).map_err(|error| MemberError::Store(error.to_string()))?;
-        let (change, operation) = self.plan(change, &members, &seen)?;
+        let removed = match change {
+            MemberChange::Remove(id) if id != self.id() => Some(id),
+            _ => None,
+        };
+        let planned = self.plan(change, &members, &seen);
+        if planned == Err(MemberError::NotFound) && removed.is_some_and(|id| self.has_removed(id)) {
+            // Whoever asks again has had no answer: it was removed just now, perhaps.
+            self.spread_commit().await?;
+        }
+        let (change, operation) = planned?;
         let command = operation.into_command();
         let reply = match change {
             None => self.propose(command).await?,
@@ -76,7 +89,21 @@ impl Engine {
             }
         };
         debug_assert_eq!(reply, Reply::System(system::Reply::Done));
+        if removed.is_some() {
+            self.spread_commit().await?;
+        }
         self.members().map_err(|error| MemberError::Store(error.to_string()))
+    }
+
+    fn has_removed(&self, id: u64) -> bool {
+        self.shared.removed.lock().contains(&id)
+    }
+
+    /// Waits until a majority has on disk that all is committed which is applied here: with the next entry it
+    /// hears that, and whoever has an entry on disk has that too.
+    async fn spread_commit(&self) -> Result<(), ProposeError> {
+        self.propose(system::Operation::Tick(true).into_command()).await?;
+        Ok(())
     }
 
     /// The change of the configuration, if any, and the change of the member records.
@@ -89,7 +116,7 @@ impl Engine {
         let find = |id| members.iter().find(|member| member.id == id).cloned().ok_or(MemberError::NotFound);
         match change {
             MemberChange::Add(member) => {
-                if find(member.id).is_ok() || self.shared.removed.lock().contains(&member.id) {
+                if find(member.id).is_ok() || self.has_removed(member.id) {
                     return Err(MemberError::IdExists);
                 }
                 if peers_taken(members, member.id, &member.peer_addresses) {

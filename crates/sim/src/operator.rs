@@ -88,11 +88,13 @@ impl World {
         if self.rng.random_bool(0.3) {
             node.lose_log();
         } else {
-            // Whoever starts it again has the same settings and an empty folder.
-            let id = if identity.founder { identity.id } else { 0 };
+            // Whoever starts it again has the same settings and an empty folder. Not the only founder: for about a second it
+            // would be a cluster of its own, and docs/reliability.md says so.
+            let founder = identity.founder && self.founding.members.len() > 1;
+            let id = if founder { identity.id } else { 0 };
             let disk = self.rng.random();
             let folder = self.new_folder();
-            let fresh = Identity { id, founder: identity.founder, disk, ..Identity::default() };
+            let fresh = Identity { id, founder, disk, ..Identity::default() };
             self.nodes[place].wipe(folder, fresh);
         }
         self.replace(place, identity.id);

@@ -9,9 +9,14 @@ use crate::storage::Storage;
 use std::collections::VecDeque;
 
 /// Appends on their way to the disk, oldest first, by number. The number is that of the library's ready.
+///
+/// **Invariant: What was heard before is on disk with it.** Whoever has an entry on disk has there, too, that all
+/// is committed that the leader said to be when it sent the entry.
 #[derive(Default)]
 pub(super) struct Appends {
     unwritten: VecDeque<(u64, Unwritten)>,
+    /// A commit index that was not worth a write of its own.
+    commit: Option<HardState>,
 }
 
 /// What becomes true when an append is on disk.
@@ -37,7 +42,13 @@ pub(super) struct Writes {
 impl Writes {
     /// Takes the records out of `ready`, and makes them readable in `storage` at once. `leads` tells whose
     /// entries they are.
-    pub(super) fn take(ready: &mut raft::Ready, storage: &mut Storage, group: GroupId, leads: bool) -> Self {
+    pub(super) fn take(
+        ready: &mut raft::Ready,
+        appends: &mut Appends,
+        storage: &mut Storage,
+        group: GroupId,
+        leads: bool,
+    ) -> Self {
         let mut writes = Self::default();
         if !ready.snapshot().is_empty() {
             let metadata = ready.snapshot().get_metadata();
@@ -46,10 +57,12 @@ impl Writes {
             writes.records.push(Record::Base(group, Base { index, term }));
             writes.unwritten.restarted = true;
         }
+        if let Some(hard) = ready.hs() {
+            appends.commit = Some(HardState { term: hard.term, vote: hard.vote, commit: hard.commit });
+        }
         // A commit index alone is not worth a write: the store knows how far it is, and the leader tells.
-        if let Some(hard) = ready.hs().filter(|_| ready.must_sync()) {
-            let hard = HardState { term: hard.term, vote: hard.vote, commit: hard.commit };
-            writes.records.push(Record::HardState(group, hard));
+        if ready.must_sync() {
+            writes.records.extend(appends.commit.take().map(|hard| Record::HardState(group, hard)));
         }
         let entries = ready.take_entries();
         storage.expect(&entries);
@@ -105,5 +118,48 @@ impl Appends {
                 storage.written(index, term);
             }
         }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "test code")]
+mod tests {
+    use crate::log::{HardState, Log, Options as LogOptions, Record, SimDisk, join};
+    use crate::message::{PeerMessage, RaftMessage};
+    use crate::replica::{Options, Replica};
+    use crate::{Configuration, GROUP};
+    use raft::eraftpb::{Entry, Message, MessageType};
+    use std::sync::Arc;
+
+    /// A commit index that came alone was never written, also not with the next entry.
+    #[test]
+    fn an_entry_is_written_with_what_was_known_to_be_committed() {
+        let options =
+            LogOptions { cluster: 1, node: 2, disk: 1, segment_bytes: 1 << 12, cache_bytes: 1 << 10 };
+        let log = Arc::new(Log::open(Arc::new(SimDisk::new()), options).unwrap());
+        join(&log, GROUP, 1, 1).unwrap();
+        let voters = Configuration::of_voters([1, 2, 3]);
+        let mut replica = Replica::new(2, GROUP, Arc::clone(&log), &voters, 1, Options::default()).unwrap();
+        let mut written = |index: u64, commit: u64, entries: Vec<Entry>| {
+            let mut message =
+                Message { from: 1, to: 2, term: 1, index, commit, log_term: 1, ..Message::default() };
+            message.set_msg_type(MessageType::MsgAppend);
+            message.entries = entries.into();
+            replica.step(1, PeerMessage::Raft(RaftMessage(Box::new(message))));
+            let append = replica.effects(1).append;
+            append.map(|append| {
+                log.append(&append.records).unwrap();
+                replica.written(append.number);
+                append.records
+            })
+        };
+        let entry = |index| Entry { index, term: 1, ..Entry::default() };
+        assert!(written(1, 1, vec![entry(2)]).is_some());
+        assert!(written(2, 2, Vec::new()).is_none(), "not worth a write");
+        let records = written(2, 2, vec![entry(3)]).unwrap();
+        assert!(
+            records.contains(&Record::HardState(GROUP, HardState { term: 1, vote: 0, commit: 2 })),
+            "{records:?}"
+        );
     }
 }

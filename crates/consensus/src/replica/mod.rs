@@ -675,7 +675,7 @@ impl Replica {
             self.time.know(stamp);
         }
         let leads = self.is_leader();
-        let writes = Writes::take(ready, self.raw.mut_store(), self.group, leads);
+        let writes = Writes::take(ready, &mut self.appends, self.raw.mut_store(), self.group, leads);
         let messages = ready.take_persisted_messages();
         // A question promises nothing that would have to be on disk first, and a disk may be slow, or full.
         let (questions, messages): (Vec<_>, Vec<_>) =

@@ -10,6 +10,7 @@ use quoin_engine::{
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tempfile::TempDir;
@@ -133,6 +134,24 @@ impl Member {
         self.owner = Owner { cluster: CLUSTER, id: self.id, disk: 200 + self.id, ..Owner::default() };
         *self.settled.lock().unwrap() = None;
         listener
+    }
+
+    /// A copy of what is on its disk, while it runs.
+    pub(crate) fn copy_folder(&self) -> TempDir {
+        fn copy(from: &Path, to: &Path) {
+            for entry in std::fs::read_dir(from).unwrap().map(Result::unwrap) {
+                let target = to.join(entry.file_name());
+                if entry.file_type().unwrap().is_dir() {
+                    std::fs::create_dir(&target).unwrap();
+                    copy(&entry.path(), &target);
+                } else {
+                    std::fs::copy(entry.path(), target).unwrap();
+                }
+            }
+        }
+        let folder = tempfile::tempdir().unwrap();
+        copy(self.folder.path(), folder.path());
+        folder
     }
 
     pub(crate) async fn listen_again(&self) -> TcpListener {

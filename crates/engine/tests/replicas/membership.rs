@@ -276,3 +276,26 @@ async fn a_leader_is_removed_under_load() {
     assert_eq!(read(&cluster.follower().await, "under load").await.unwrap(), "1");
     cluster.stop().await;
 }
+
+/// Two of the three that were left knew that the change was in the log, not that it was committed: when the third was lost for
+/// good, they asked for votes that only the removed member could have given, and the cluster never had a leader again.
+#[tokio::test(flavor = "multi_thread")]
+async fn once_a_removal_is_answered_those_that_are_left_need_the_removed_member_no_more() {
+    let mut cluster = Cluster::start(4, &settings());
+    let leader = cluster.leader().await;
+    let followers: Vec<u64> = (1..=4).filter(|id| *id != leader.id()).collect();
+    leader.change_members(MemberChange::Remove(followers[0])).await.unwrap();
+    // What would be on their disks if the power failed now.
+    let left: Vec<_> = followers[1..].iter().map(|id| (*id, cluster.member(*id).copy_folder())).collect();
+    drop(leader);
+    for member in &mut cluster.members {
+        member.stop().await;
+    }
+    for (id, folder) in left {
+        cluster.member(id).folder = folder;
+        cluster.member(id).restart().await;
+    }
+    let leader = cluster.leader().await;
+    put(&leader, "k", "1").await;
+    cluster.stop().await;
+}
