@@ -12,9 +12,15 @@ use std::collections::VecDeque;
 ///
 /// **Invariant: What was heard before is on disk with it.** Whoever has an entry on disk has there, too, that all
 /// is committed that the leader said to be when it sent the entry.
+///
+/// **Invariant: A vote before its term.** Nothing of a term leaves before the vote in it is on disk. The library lets a
+/// leader send entries while its own disk writes them, because who voted for it has seen its vote; the only voter is
+/// elected by nobody else: after a crash it would lead in the same term again, with other entries in the same places.
 #[derive(Default)]
 pub(super) struct Appends {
     unwritten: VecDeque<(u64, Unwritten)>,
+    /// The term and the vote that were handed out last.
+    vote: (u64, u64),
     /// A commit index that was not worth a write of its own.
     commit: Option<HardState>,
 }
@@ -30,6 +36,8 @@ struct Unwritten {
     restarted: bool,
     /// The append holds entries that this replica proposed.
     proposed: bool,
+    /// It holds another term or vote than the ones before.
+    votes: bool,
 }
 
 /// What a ready asks to be written.
@@ -59,6 +67,8 @@ impl Writes {
         }
         if let Some(hard) = ready.hs() {
             appends.commit = Some(HardState { term: hard.term, vote: hard.vote, commit: hard.commit });
+            let vote = (hard.term, hard.vote);
+            writes.unwritten.votes = std::mem::replace(&mut appends.vote, vote) != vote;
         }
         // A commit index alone is not worth a write: the store knows how far it is, and the leader tells.
         if ready.must_sync() {
@@ -77,6 +87,11 @@ impl Writes {
     pub(super) fn is_empty(&self) -> bool {
         self.records.is_empty()
     }
+
+    /// Whether they hold a vote.
+    pub(super) fn has_vote(&self) -> bool {
+        self.unwritten.votes
+    }
 }
 
 impl Appends {
@@ -88,6 +103,11 @@ impl Appends {
     /// How many batches of this leader are being written.
     pub(super) fn batches_in_flight(&self) -> usize {
         self.unwritten.iter().filter(|(_, unwritten)| unwritten.proposed).count()
+    }
+
+    /// Whether a vote is being written.
+    pub(super) fn has_vote(&self) -> bool {
+        self.unwritten.iter().any(|(_, unwritten)| unwritten.votes)
     }
 
     /// The tick since which the disk has been writing.

@@ -649,13 +649,12 @@ impl Replica {
         let mut ready = self.raw.ready();
         let number = ready.number();
         let messages = self.wire_all(ready.take_messages());
-        self.effects.messages.extend(messages);
         for state in ready.take_read_states() {
             self.effects.barriers.extend(self.reads.confirmed(state.index, &state.request_ctx));
         }
         let committed = ready.take_committed_entries();
         self.take_committed(committed);
-        let written = self.take_append(number, &mut ready);
+        let written = self.take_append(number, &mut ready, messages);
         self.raw.advance_append_async(ready);
         self.follow_if_removed();
         if written {
@@ -663,9 +662,9 @@ impl Replica {
         }
     }
 
-    /// Makes the append of `ready`. True if there is nothing to write and nothing before it is being written:
-    /// then it counts as written at once.
-    fn take_append(&mut self, number: u64, ready: &mut raft::Ready) -> bool {
+    /// Makes the append of `ready`, whose messages `early` need not wait for it. True if there is nothing to write and
+    /// nothing before it is being written: then it counts as written at once.
+    fn take_append(&mut self, number: u64, ready: &mut raft::Ready, early: Vec<(u64, PeerMessage)>) -> bool {
         if !ready.snapshot().is_empty() {
             let metadata = ready.snapshot().get_metadata();
             self.effects.install = Some((metadata.index, metadata.term));
@@ -680,7 +679,12 @@ impl Replica {
         // A question promises nothing that would have to be on disk first, and a disk may be slow, or full.
         let (questions, messages): (Vec<_>, Vec<_>) =
             messages.into_iter().partition(|message| message.get_msg_type() == MessageType::MsgReadIndex);
-        let (questions, messages) = (self.wire_all(questions), self.wire_all(messages));
+        let (questions, mut messages) = (self.wire_all(questions), self.wire_all(messages));
+        if writes.has_vote() || self.appends.has_vote() {
+            messages.splice(..0, early);
+        } else {
+            self.effects.messages.extend(early);
+        }
         self.effects.messages.extend(questions);
         let nothing_before = self.appends.is_empty();
         if writes.is_empty() && (nothing_before || messages.is_empty()) {
