@@ -17,6 +17,8 @@ use quoin_proto::quoin::kv::v1::{ReplicasRequest, Role};
 use serde_json::json;
 use std::io::Write;
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
+use tonic::Status;
 
 /// Commands on members.
 #[derive(Subcommand)]
@@ -77,7 +79,10 @@ pub(crate) async fn run(cluster: Cluster) -> Result<ExitCode> {
         Cluster::Remove { member, connection } => {
             let channel = connection.leader().await?;
             let id = find(&connection, &member).await?.id;
-            ClusterClient::new(channel).member_remove(MemberRemoveRequest { id }).await.or_look(look)?;
+            let client = ClusterClient::new(channel);
+            when_healthy(|| async { client.clone().member_remove(MemberRemoveRequest { id }).await })
+                .await
+                .or_look(look)?;
             say(&connection, id, "removed")
         }
         Cluster::Promote { member, connection } => {
@@ -91,6 +96,36 @@ pub(crate) async fn run(cluster: Cluster) -> Result<ExitCode> {
             let id = find(&connection, &member).await?.id;
             MaintenanceClient::new(channel).move_leader(MoveLeaderRequest { target_id: id }).await?;
             say(&connection, id, "leads now")
+        }
+    }
+}
+
+/// How long a change of members is sent again that is refused because too few voters have answered their leader for long
+/// enough (`raft.member_health_ms`), as right after a start or an election.
+const HEALTHY_WITHIN: Duration = Duration::from_secs(15);
+
+/// What comes of a change of members, once enough of them are well.
+pub(crate) async fn when_healthy<T, F>(change: impl Fn() -> F) -> Result<T, Status>
+where
+    F: Future<Output = Result<T, Status>>,
+{
+    let (begun, mut told) = (Instant::now(), false);
+    loop {
+        match change().await {
+            Err(status)
+                if status.message() == "etcdserver: unhealthy cluster"
+                    && begun.elapsed() < HEALTHY_WITHIN =>
+            {
+                if !std::mem::replace(&mut told, true) {
+                    // An error: nobody reads it.
+                    let _ = writeln!(
+                        std::io::stderr(),
+                        "waiting: most voters must have answered their leader for some seconds"
+                    );
+                }
+                tokio::time::sleep(Duration::from_millis(500)).await;
+            }
+            outcome => return outcome,
         }
     }
 }
@@ -216,8 +251,9 @@ async fn add(connection: &Connection, peer: &str, learner: bool) -> Result<ExitC
     ensure!(peer.contains(':'), "{peer:?} is not HOST:PORT");
     let url = if peer.starts_with("http://") { peer.to_string() } else { format!("http://{peer}") };
     let request = MemberAddRequest { peer_ur_ls: vec![url.clone()], is_learner: learner };
-    let reply =
-        ClusterClient::new(connection.leader().await?).member_add(request).await.or_look(look)?.into_inner();
+    let client = ClusterClient::new(connection.leader().await?);
+    let reply = when_healthy(|| async { client.clone().member_add(request.clone()).await }).await;
+    let reply = reply.or_look(look)?.into_inner();
     let member = reply.member.context("the answer does not say which member was added")?;
     let others: Vec<String> = reply
         .members

@@ -6,6 +6,7 @@
 //! **Invariant: One disk per member.** What the member has voted and acknowledged is not known any more, so it never
 //! comes back: the new one has another id.
 
+use crate::cluster::when_healthy;
 use crate::connection::Connection;
 use crate::outcome::refuse;
 use anyhow::{Context, Result, ensure};
@@ -60,14 +61,17 @@ pub(crate) async fn rebuild(
         ));
     };
     if !own.is_empty() {
-        client.member_remove(MemberRemoveRequest { id }).await.context("removing the member")?;
+        when_healthy(|| async { client.clone().member_remove(MemberRemoveRequest { id }).await })
+            .await
+            .context("removing the member")?;
     }
     let aside = move_aside(folder, &whose.member)?;
     let added = match others.iter().find(|member| member.peer_ur_ls.contains(&url)) {
         Some(member) => member.id,
         None => {
             let request = MemberAddRequest { peer_ur_ls: vec![url.clone()], is_learner: false };
-            let added = client.member_add(request).await.context("adding the new member")?.into_inner();
+            let added = when_healthy(|| async { client.clone().member_add(request.clone()).await }).await;
+            let added = added.context("adding the new member")?.into_inner();
             added.member.context("the answer does not say which member was added")?.id
         }
     };

@@ -640,7 +640,12 @@ async fn a_member_that_was_removed_while_it_was_down_ends_when_it_comes_back() -
     let list =
         members.member_list(etcd::MemberListRequest { linearizable: true }).await?.into_inner().members;
     let gone = list.iter().find(|member| member.name == "r2").context("the member")?.id;
-    members.member_remove(etcd::MemberRemoveRequest { id: gone }).await?;
+    // Refused until it has missed enough answers, or the others have answered the leader for long enough.
+    let remove = || {
+        let mut members = members.clone();
+        async move { members.member_remove(etcd::MemberRemoveRequest { id: gone }).await }
+    };
+    wait("the member to be removed", remove).await?;
     // After a restart the others know of it only from their folders.
     for replica in [0, 1] {
         cluster.kill(replica)?;
