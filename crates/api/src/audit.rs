@@ -17,7 +17,7 @@ use crate::auth::{Need, rules};
 use crate::error::{Error, Kind};
 use bytes::Bytes;
 use parking_lot::Mutex;
-use quoin_audit::{Entry, Full, Outcome, Place, Trail, Who};
+use quoin_audit::{About, Entry, Full, Outcome, Place, Trail, Who};
 use quoin_core::auth::Part;
 use quoin_core::kv::txn_operation::Step;
 use quoin_core::kv::{Operation, Txn};
@@ -144,15 +144,21 @@ impl Audit {
         }
         let address = peer.map(Peer::to_string).unwrap_or_default();
         let mut who = Who { address, ..Who::default() };
-        let (mut about, mut outcome) = (Vec::new(), Outcome::Done);
+        let (mut about, mut outcome) = (About::default(), Outcome::Done);
         match failed {
             // It may be anybody's: not the user who did it.
-            Some(_) => (about, outcome) = (vec![("user", name.to_owned())], Outcome::Refused),
+            Some(_) => {
+                about.push("user", name);
+                outcome = Outcome::Refused;
+            }
             None => who.user = name.to_owned(),
         }
         let code = failed.map(code_of).unwrap_or_default().to_owned();
         let entry = Entry { who, act: "log-in".into(), about, outcome, code, revision: None };
-        self.trail.record(self.trail.spare_place(), entry);
+        match failed {
+            Some(_) => self.trail.record_refused(self.trail.spare_place(), entry),
+            None => self.trail.record(self.trail.spare_place(), entry),
+        }
     }
 }
 
@@ -184,7 +190,7 @@ impl Act {
     ) -> Result<Arc<Self>, Full> {
         let place = certain.then(|| audit.trail.place()).transpose()?;
         let (outcome, code) = (Outcome::Unknown, "broken off".to_owned());
-        let entry = Entry { who, act, about: Vec::new(), outcome, code, revision: None };
+        let entry = Entry { who, act, about: About::default(), outcome, code, revision: None };
         let (audit, engine) = (Arc::clone(audit), engine.clone());
         Ok(Arc::new(Self { audit, engine, goes_on, state: Mutex::new(State { entry, place }) }))
     }
@@ -205,10 +211,26 @@ impl Act {
     }
 
     /// To what it is done.
-    pub(crate) fn about(&self, name: &'static str, value: String) {
-        let about = &mut self.state.lock().entry.about;
-        if !about.iter().any(|known| *known == (name, value.clone())) {
-            about.push((name, value));
+    pub(crate) fn about(&self, name: &'static str, value: &str) {
+        self.state.lock().entry.about.push(name, value);
+    }
+
+    /// It waits for what decides whether it is done, and takes no place meanwhile: there are few, for all clients. Told as a
+    /// part of one of `others` if there is a like one.
+    pub(crate) fn waits_with(self: Arc<Self>, others: &mut Vec<Arc<Self>>) {
+        let mut state = self.state.lock();
+        state.place = None;
+        let Entry { who, act, .. } = &state.entry;
+        let alike = others.iter().find(|other| {
+            let other = other.state.lock();
+            other.entry.act == *act && other.entry.who == *who
+        });
+        match alike {
+            Some(other) => other.state.lock().entry.about.extend(&state.entry.about),
+            None => {
+                drop(state);
+                others.push(self);
+            }
         }
     }
 
@@ -244,7 +266,7 @@ impl Act {
     ///
     /// # Errors
     /// As [`Self::begin`].
-    pub(crate) fn uses(&self, how: Use, key: &[u8], range_end: &[u8]) -> Result<(), Full> {
+    fn uses(&self, admitted: bool, how: Use, key: &[u8], range_end: &[u8]) -> Result<(), Full> {
         if !self.audit.has_chosen_keys(how, key, range_end) {
             return Ok(());
         }
@@ -252,18 +274,26 @@ impl Act {
         if self.goes_on {
             let place = self.audit.trail.place()?;
             let mut entry = self.state.lock().entry.clone();
-            entry.about.push((how.word(), text));
-            entry.outcome = Outcome::Admitted;
-            self.audit.trail.record(place, entry);
+            entry.about.push(how.word(), &text);
+            if admitted {
+                entry.outcome = Outcome::Admitted;
+                self.audit.trail.record(place, entry);
+            } else {
+                entry.outcome = Outcome::Refused;
+                self.audit.trail.record_refused(place, entry);
+            }
             return Ok(());
         }
         self.worth()?;
-        self.about(how.word(), text);
+        self.about(how.word(), &text);
         Ok(())
     }
 
     /// It is worth a record.
-    fn worth(&self) -> Result<(), Full> {
+    ///
+    /// # Errors
+    /// As [`Self::begin`].
+    pub(crate) fn worth(&self) -> Result<(), Full> {
         let mut state = self.state.lock();
         if state.place.is_none() {
             state.place = Some(self.audit.trail.place()?);
@@ -277,7 +307,13 @@ impl Drop for Act {
         let State { entry, place } = self.state.get_mut();
         let Some(place) = place.take() else { return };
         entry.revision = Some(self.engine.latest().progress().revision.0);
-        self.audit.trail.record(place, entry.clone());
+        // Of whom it is not known who asks, nothing was done, whenever they left.
+        let nobody = entry.outcome == Outcome::Unknown && entry.who.user.is_empty() && self.engine.auth_on();
+        if nobody || entry.outcome == Outcome::Refused {
+            self.audit.trail.record_refused(place, entry.clone());
+        } else {
+            self.audit.trail.record(place, entry.clone());
+        }
     }
 }
 
@@ -309,32 +345,32 @@ pub(crate) fn carried<W: Future>(work: W) -> impl Future<Output = W::Output> {
 /// Says to what the present task's act is done. Never a secret, nor a value.
 pub(crate) fn about(name: &'static str, value: impl Display) {
     // An error: it is no part of one.
-    let _ = ACT.try_with(|act| act.about(name, value.to_string()));
+    let _ = ACT.try_with(|act| act.about(name, &value.to_string()));
 }
 
-/// Keys are about to be used.
+/// Keys are about to be used, or it was just said that they must not be.
 ///
 /// # Errors
 /// Their use must be recorded and cannot be.
-pub(crate) fn uses(how: Use, key: &[u8], range_end: &[u8]) -> Result<(), Error> {
-    Ok(ACT.try_with(|act| act.uses(how, key, range_end)).unwrap_or(Ok(()))?)
+pub(crate) fn uses(admitted: bool, how: Use, key: &[u8], range_end: &[u8]) -> Result<(), Error> {
+    Ok(ACT.try_with(|act| act.uses(admitted, how, key, range_end)).unwrap_or(Ok(()))?)
 }
 
 /// As [`uses`], for all keys of an operation.
 ///
 /// # Errors
 /// As [`uses`].
-pub(crate) fn uses_of(operation: &Operation) -> Result<(), Error> {
+pub(crate) fn uses_of(admitted: bool, operation: &Operation) -> Result<(), Error> {
     let Ok(act) = ACT.try_with(Arc::clone) else { return Ok(()) };
     if act.audit.keys.is_empty() {
         return Ok(());
     }
     match operation {
-        Operation::Put(put) => act.uses(Use::Writes, &put.key, b""),
-        Operation::Delete(delete) => act.uses(Use::Writes, &delete.key, &delete.range_end),
-        Operation::Increment(increment) => act.uses(Use::Writes, &increment.key, b""),
-        Operation::WriteFields(write) => of_fields(&act, write),
-        Operation::Txn(txn) => of_txn(&act, txn),
+        Operation::Put(put) => act.uses(admitted, Use::Writes, &put.key, b""),
+        Operation::Delete(delete) => act.uses(admitted, Use::Writes, &delete.key, &delete.range_end),
+        Operation::Increment(increment) => act.uses(admitted, Use::Writes, &increment.key, b""),
+        Operation::WriteFields(write) => of_fields(&act, admitted, write),
+        Operation::Txn(txn) => of_txn(&act, admitted, txn),
         Operation::LeaseGrant(_) | Operation::LeaseRevoke(_) | Operation::LeaseKeepAlive(_) => Ok(()),
     }
     .map_err(Error::from)
@@ -344,31 +380,31 @@ pub(crate) fn uses_of(operation: &Operation) -> Result<(), Error> {
 ///
 /// # Errors
 /// As [`uses`].
-pub(crate) fn uses_of_txn(txn: &Txn) -> Result<(), Error> {
-    Ok(ACT.try_with(|act| of_txn(act, txn)).unwrap_or(Ok(()))?)
+pub(crate) fn uses_of_txn(admitted: bool, txn: &Txn) -> Result<(), Error> {
+    Ok(ACT.try_with(|act| of_txn(act, admitted, txn)).unwrap_or(Ok(()))?)
 }
 
-fn of_txn(act: &Act, txn: &Txn) -> Result<(), Full> {
+fn of_txn(act: &Act, admitted: bool, txn: &Txn) -> Result<(), Full> {
     for compare in &txn.compare {
-        act.uses(Use::Reads, &compare.key, &compare.range_end)?;
+        act.uses(admitted, Use::Reads, &compare.key, &compare.range_end)?;
     }
     for operation in txn.success.iter().chain(&txn.failure) {
         match &operation.step {
             None => {}
-            Some(Step::Range(range)) => act.uses(Use::Reads, &range.key, &range.range_end)?,
-            Some(Step::Put(put)) => act.uses(Use::Writes, &put.key, b"")?,
-            Some(Step::Delete(delete)) => act.uses(Use::Writes, &delete.key, &delete.range_end)?,
-            Some(Step::Txn(txn)) => of_txn(act, txn)?,
-            Some(Step::WriteFields(write)) => of_fields(act, write)?,
-            Some(Step::Publish(message)) => act.uses(Use::Writes, &message.channel, b"")?,
+            Some(Step::Range(range)) => act.uses(admitted, Use::Reads, &range.key, &range.range_end)?,
+            Some(Step::Put(put)) => act.uses(admitted, Use::Writes, &put.key, b"")?,
+            Some(Step::Delete(delete)) => act.uses(admitted, Use::Writes, &delete.key, &delete.range_end)?,
+            Some(Step::Txn(txn)) => of_txn(act, admitted, txn)?,
+            Some(Step::WriteFields(write)) => of_fields(act, admitted, write)?,
+            Some(Step::Publish(message)) => act.uses(admitted, Use::Writes, &message.channel, b"")?,
         }
     }
     Ok(())
 }
 
-fn of_fields(act: &Act, write: &quoin_core::kv::WriteFields) -> Result<(), Full> {
-    act.uses(Use::Writes, &write.key, b"")?;
-    if write.from.is_empty() { Ok(()) } else { act.uses(Use::Writes, &write.from, b"") }
+fn of_fields(act: &Act, admitted: bool, write: &quoin_core::kv::WriteFields) -> Result<(), Full> {
+    act.uses(admitted, Use::Writes, &write.key, b"")?;
+    if write.from.is_empty() { Ok(()) } else { act.uses(admitted, Use::Writes, &write.from, b"") }
 }
 
 #[cfg(test)]

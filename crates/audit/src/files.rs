@@ -2,9 +2,11 @@
 //! records. Records are appended to the last one.
 //!
 //! A crash can tear the last line; it is cut off at the next start, which says so.
+//!
+//! **Invariant: One writer.** Whoever writes holds the lock of the file `LOCK`: two would write over each other's records.
 
 use crate::record::{Head, LINE_BYTES_MAX, parse};
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -19,6 +21,7 @@ pub(crate) struct Files {
     files_max: usize,
     /// The last file, and the bytes of its records.
     last: Option<(File, u64)>,
+    _lock: File,
 }
 
 /// What was found in the folder.
@@ -34,7 +37,8 @@ impl Files {
     /// The files in a folder, which is made if there is none.
     pub(crate) fn open(folder: &Path, file_bytes_max: u64, files_max: usize) -> io::Result<(Self, Found)> {
         DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-        let mut files = Self { folder: folder.into(), file_bytes_max, files_max, last: None };
+        let _lock = locked(folder)?;
+        let mut files = Self { folder: folder.into(), file_bytes_max, files_max, last: None, _lock };
         let mut found = Found { head: Head::default(), torn_bytes: 0, damaged: None };
         while let Some((first, path)) = numbered(folder)?.pop() {
             let file = OpenOptions::new().read(true).write(true).open(&path)?;
@@ -100,6 +104,19 @@ impl Files {
             std::fs::remove_file(path)?;
         }
         Ok(file)
+    }
+}
+
+fn locked(folder: &Path) -> io::Result<File> {
+    let lock =
+        OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(folder.join("LOCK"))?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(TryLockError::WouldBlock) => Err(io::Error::new(
+            io::ErrorKind::ResourceBusy,
+            "another process writes to it; each node needs a folder of its own",
+        )),
+        Err(TryLockError::Error(error)) => Err(error),
     }
 }
 

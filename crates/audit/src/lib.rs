@@ -12,9 +12,11 @@
 
 mod files;
 mod record;
+mod refused;
 mod trail;
 mod verify;
 
-pub use record::{Entry, Outcome, Record, Who, hash as fingerprint};
+pub use record::{About, Entry, Outcome, Record, Who, hash as fingerprint};
+pub use refused::network;
 pub use trail::{Counters, Full, OpenError, Place, Settings, Trail, WhenFull, Writer};
 pub use verify::{Break, Known, Report, files_in, records, verify};

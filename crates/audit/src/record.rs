@@ -62,13 +62,41 @@ pub struct Entry {
     /// The call, page or command.
     pub act: String,
     /// To what.
-    pub about: Vec<(&'static str, String)>,
+    pub about: About,
     /// What came of it.
     pub outcome: Outcome,
     /// The wire's word for that.
     pub code: String,
     /// The newest revision of the node after it, if it has one.
     pub revision: Option<u64>,
+}
+
+/// To what somebody did something: pairs, of which a record has few, and short ones. What is beyond that is counted.
+#[derive(Clone, Debug, Default)]
+pub struct About {
+    pairs: Vec<(&'static str, String)>,
+    more: usize,
+}
+
+impl About {
+    /// Adds a pair, if it is a new one.
+    pub fn push(&mut self, name: &'static str, value: &str) {
+        let value = cut(value);
+        if self.pairs.iter().any(|(known, text)| *known == name && *text == value) {
+            return;
+        }
+        if self.pairs.len() < ABOUT_MAX {
+            self.pairs.push((name, value));
+        } else {
+            self.more = self.more.saturating_add(1);
+        }
+    }
+
+    /// Adds the pairs of another one.
+    pub fn extend(&mut self, other: &Self) {
+        other.pairs.iter().for_each(|(name, value)| self.push(name, value));
+        self.more = self.more.saturating_add(other.more);
+    }
 }
 
 /// A record as it stands in a file.
@@ -195,17 +223,17 @@ pub fn hash(text: &str) -> String {
 }
 
 /// Several of one name stand one after the other.
-fn together(about: &[(&'static str, String)]) -> BTreeMap<String, String> {
+fn together(about: &About) -> BTreeMap<String, String> {
     let mut all = BTreeMap::<String, String>::new();
-    for (name, value) in about.iter().take(ABOUT_MAX) {
+    for (name, value) in &about.pairs {
         let text = all.entry((*name).into()).or_default();
         if !text.is_empty() {
             text.push(' ');
         }
-        text.push_str(&cut(value));
+        text.push_str(value);
     }
-    if about.len() > ABOUT_MAX {
-        all.insert("more".into(), (about.len() - ABOUT_MAX).to_string());
+    if about.more > 0 {
+        all.insert("more".into(), about.more.to_string());
     }
     all
 }
@@ -236,7 +264,10 @@ mod tests {
 
     fn entry(act: &str) -> Entry {
         let who = Who { user: "ann".into(), address: "127.0.0.1:1".into(), wire: "grpc", ..Who::default() };
-        let about = vec![("user", "bob".into()), ("key", "a".into()), ("key", "b".into())];
+        let mut about = About::default();
+        for (name, value) in [("user", "bob"), ("key", "a"), ("key", "b"), ("key", "a")] {
+            about.push(name, value);
+        }
         Entry { who, act: act.into(), about, outcome: Outcome::Done, code: "ok".into(), revision: Some(7) }
     }
 
@@ -280,7 +311,11 @@ mod tests {
     #[test]
     fn a_record_has_a_bound() {
         let mut long = entry(&"é".repeat(10_000));
-        long.about = (0..10_000).map(|_| ("key", "\u{1}".repeat(10_000))).collect();
+        long.about = About::default();
+        let text = "\u{1}".repeat(10_000);
+        (0..10_000).for_each(|number| long.about.push("key", &format!("{number}{text}")));
+        let kept: usize = long.about.pairs.iter().map(|(_, value)| value.len()).sum();
+        assert!(kept < 16 << 10, "what waits for the disk has a bound, too: {kept}");
         long.who.user = "\u{1}".repeat(10_000);
         let (mut head, mut out) = (Head::default(), String::new());
         head.append(&mut out, &"\u{1}".repeat(10_000), SystemTime::now(), &long);

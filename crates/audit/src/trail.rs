@@ -7,7 +7,8 @@
 //! metric and in the trail itself.
 
 use crate::files::Files;
-use crate::record::{Entry, Head, Outcome, Who};
+use crate::record::{About, Entry, Head, Outcome, Who};
+use crate::refused::Refused;
 use parking_lot::Mutex;
 use prometheus::{IntCounter, IntGauge};
 use std::io;
@@ -16,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 /// Maximum records of one write.
 const BATCH_MAX: usize = 256;
@@ -91,6 +92,7 @@ struct Shared {
     when_full: WhenFull,
     /// Records that were lost and that the trail does not tell of yet.
     lost: AtomicU64,
+    refused: Refused,
     counters: Counters,
 }
 
@@ -116,11 +118,7 @@ impl Trail {
     ///
     /// # Errors
     /// The folder cannot be read or written.
-    pub fn open(
-        settings: Settings,
-        counters: Counters,
-        about: Vec<(&'static str, String)>,
-    ) -> Result<(Self, Writer), OpenError> {
+    pub fn open(settings: Settings, counters: Counters, about: About) -> Result<(Self, Writer), OpenError> {
         let Settings { node, folder, file_bytes_max, files_max, queue_max, when_full } = settings;
         let failed = |source| OpenError { folder: folder.display().to_string(), source };
         let (files, found) = Files::open(&folder, file_bytes_max, files_max).map_err(failed)?;
@@ -131,14 +129,17 @@ impl Trail {
             queue_max,
             when_full,
             lost: AtomicU64::new(0),
+            refused: Refused::default(),
             counters,
         });
         let mut start = own("audit.start");
         start.about = about;
         if found.torn_bytes > 0 {
-            start.about.push(("torn_bytes", found.torn_bytes.to_string()));
+            start.about.push("torn_bytes", &found.torn_bytes.to_string());
         }
-        start.about.extend(found.damaged.map(|file| ("damaged", file)));
+        if let Some(file) = &found.damaged {
+            start.about.push("damaged", file);
+        }
         let mut writing = Writing { node, files, head: found.head, shared: Arc::clone(&shared) };
         writing.write(&[(SystemTime::now(), &start)]).map_err(failed)?;
         let thread = std::thread::Builder::new()
@@ -181,9 +182,22 @@ impl Trail {
             message => self.0.queue.lock().send(message).is_err(),
         };
         if lost {
-            self.0.lost.fetch_add(1, Ordering::Relaxed);
-            self.0.counters.lost.inc();
+            self.lose();
         }
+    }
+
+    /// As [`Self::record`], of what was not done; beyond a bound it is counted as lost.
+    pub fn record_refused(&self, place: Place, entry: Entry) {
+        if self.0.refused.take(&entry.who.address, Instant::now()) {
+            self.record(place, entry);
+        } else {
+            self.lose();
+        }
+    }
+
+    fn lose(&self) {
+        self.0.lost.fetch_add(1, Ordering::Relaxed);
+        self.0.counters.lost.inc();
     }
 }
 
@@ -216,7 +230,7 @@ fn own(act: &str) -> Entry {
     Entry {
         who: Who::default(),
         act: act.into(),
-        about: Vec::new(),
+        about: About::default(),
         outcome: Outcome::Done,
         code: String::new(),
         revision: None,
@@ -291,7 +305,7 @@ impl Writing {
         let (mut head, mut lines) = (self.head.clone(), String::new());
         let mut told = own("audit.lost");
         told.outcome = Outcome::Failed;
-        told.about.push(("records", lost.to_string()));
+        told.about.push("records", &lost.to_string());
         let losses = (lost > 0).then(|| (SystemTime::now(), &told));
         for (time, entry) in losses.iter().chain(entries) {
             head.append(&mut lines, &self.node, *time, entry);
@@ -331,7 +345,7 @@ mod tests {
     }
 
     fn opened(settings: Settings) -> (Trail, Writer) {
-        Trail::open(settings, counters(), Vec::new()).unwrap()
+        Trail::open(settings, counters(), About::default()).unwrap()
     }
 
     fn acts(folder: &Path) -> Vec<String> {
@@ -410,6 +424,20 @@ mod tests {
         assert_eq!((found.file, found.line), (file, 2));
         let last = files_in(folder.path()).unwrap().pop().unwrap();
         assert!(std::fs::read_to_string(last).unwrap().contains("\"damaged\":\"audit-"));
+    }
+
+    /// Two nodes with one setting wrote over each other's records, and none of them said so.
+    #[test]
+    fn a_folder_has_one_writer() {
+        let folder = tempfile::tempdir().unwrap();
+        let (trail, writer) = opened(settings(folder.path()));
+        let refused = Trail::open(settings(folder.path()), counters(), About::default()).unwrap_err();
+        assert!(refused.to_string().contains("another process writes to it"), "{refused}");
+        say(&trail, "one");
+        drop(writer);
+        drop(opened(settings(folder.path())));
+        let expected = ["audit.start", "one", "audit.stop", "audit.start", "audit.stop"];
+        assert_eq!(acts(folder.path()), expected);
     }
 
     /// A folder without room held what was to be recorded, and had it when there was room again.

@@ -157,7 +157,7 @@ mod tests {
             let entry = Entry {
                 who: Who::default(),
                 act: format!("act {n}"),
-                about: Vec::new(),
+                about: crate::record::About::default(),
                 outcome: Outcome::Done,
                 code: String::new(),
                 revision: None,
@@ -199,7 +199,7 @@ mod tests {
         let entry = Entry {
             who: Who::default(),
             act: "forged".into(),
-            about: Vec::new(),
+            about: crate::record::About::default(),
             outcome: Outcome::Done,
             code: String::new(),
             revision: None,

@@ -3,8 +3,9 @@
 //! The adapter judges a request by the policy of this replica and runs it within [`admitted`]. What it proposes then
 //! carries the auth revision of that policy, and what it reads must be of a state with the same, see
 //! [`quoin_core::auth`]. The revision belongs to the task, so that no function on the way has to hand it on; a task that
-//! is begun on behalf of a request takes it along by [`carried`]. One that forgets writes nothing: it
-//! proposes as if nobody had judged, and apply refuses it. What it reads is not refused, for a node reads for itself too.
+//! is begun on behalf of a request takes it along by [`carried`]. One that forgets writes nothing, for it
+//! proposes as if nobody had judged, and apply refuses it; and it reads nothing. A node that reads for itself asks for
+//! no freshness: [`Engine::latest`].
 //!
 //! While authentication is off nothing carries a revision, and the price is a look at a flag.
 

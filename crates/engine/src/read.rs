@@ -106,14 +106,14 @@ impl Drop for Admission<'_> {
     }
 }
 
-/// **Invariant: Newest rights.** The state must have the users and roles by which the read was admitted. `judged`: they
-/// counted when it began, so what carries no revision is the node's own.
-fn check_admission(view: &ReadView, judged: bool) -> Result<(), ReadError> {
-    let same = match admission::present() {
-        Some(revision) => revision == view.memory().auth.revision(),
-        None => judged,
-    };
-    if same { Ok(()) } else { Err(ReadError::OldRevision) }
+/// **Invariant: Newest rights.** While users count, the state must have the users and roles by which the read was
+/// admitted. What carries no revision was begun before they counted, and nobody has judged it.
+fn check_admission(view: &ReadView) -> Result<(), ReadError> {
+    if admission::present() == Some(view.memory().auth.revision()) {
+        Ok(())
+    } else {
+        Err(ReadError::OldRevision)
+    }
 }
 
 impl Engine {
@@ -133,7 +133,6 @@ impl Engine {
     }
 
     async fn read_uncounted(&self, consistency: Consistency) -> Result<ReadView, ReadError> {
-        let judged = self.auth_on();
         match consistency {
             Consistency::Linearizable if self.shared.alone.holds() => {}
             Consistency::Linearizable => {
@@ -153,7 +152,7 @@ impl Engine {
         }
         let view = self.latest();
         if self.auth_on() {
-            check_admission(&view, judged)?;
+            check_admission(&view)?;
         }
         Ok(view)
     }

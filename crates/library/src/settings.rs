@@ -13,7 +13,8 @@ quoin_engine::settings! {
         /// Maximum keys of one lookup. Default 100000, at least 1, at most 10000000.
         pub keys_max: usize = 100_000,
         /// Memory for changes over tables' files, bytes over all tables; then writes are refused until changes are
-        /// folded into files. What is under way may exceed it. Default 1 GiB, at least 1048576.
+        /// folded into files. What is under way may exceed it. Default 1 GiB, at least 1 MiB, at most
+        /// 16 TiB.
         pub changes_bytes_max: usize = 1 << 30,
         /// How fast files are fetched from other replicas, which happens where the published place does not have
         /// them, bytes per second for each of the two that are fetched at once; 0 fetches none from replicas.

@@ -2,7 +2,7 @@
 
 use crate::config::{Config, ConfigError};
 use quoin_api::{Audit, AuthSettings, ChosenKeys};
-use quoin_audit::{Counters, OpenError, Settings, Trail, WhenFull, Writer};
+use quoin_audit::{About, Counters, OpenError, Settings, Trail, WhenFull, Writer};
 use quoin_core::auth::{Part, rights};
 use quoin_engine::Metrics;
 use serde::{Deserialize, Serialize};
@@ -141,7 +141,9 @@ pub(crate) fn open(config: &Config, metrics: &Metrics) -> Result<Option<(Audit, 
         lost: metrics.audit_lost.clone(),
         failing: metrics.audit_failing.clone(),
     };
-    let about = vec![("version", env!("CARGO_PKG_VERSION").to_owned()), ("settings", fingerprint(config))];
+    let mut about = About::default();
+    about.push("version", env!("CARGO_PKG_VERSION"));
+    about.push("settings", &fingerprint(config));
     let (trail, writer) = Trail::open(settings, counters, about)?;
     let audit = Audit {
         trail,

@@ -1,4 +1,4 @@
-//! Wrong passwords, counted for each user and address, so that nobody guesses for long.
+//! Wrong passwords, counted for each user and address (of IPv6 its network of 64 bits), so that nobody guesses for long.
 //!
 //! Only wrong passwords count, once they were compared: many connections that begin at once with the right one are all let
 //! in. So what is under way when the bound is reached is compared still, which `password.rs` bounds.
@@ -79,7 +79,11 @@ impl Attempts {
             return Ok(());
         };
         let left = WINDOW.saturating_sub(now.saturating_duration_since(count.began)).as_secs() + 1;
-        let place = key.1.map_or_else(|| "this machine".into(), |address| address.to_string());
+        let place = match key.1 {
+            None => "this machine".into(),
+            Some(IpAddr::V4(address)) => address.to_string(),
+            Some(IpAddr::V6(network)) => format!("{network}/64"),
+        };
         let text = format!(
             "{max} passwords for user {:?} from {place} were wrong within a minute \
              (auth.failed_passwords_max); try again in {left} s",
@@ -128,7 +132,7 @@ impl Window {
 fn key(name: &str, peer: Option<&Peer>) -> Key {
     let name = name.char_indices().take_while(|(place, _)| *place < NAME_BYTES_MAX).map(|(_, char)| char);
     let address = match peer {
-        Some(Peer::Tcp(address)) => Some(address.ip()),
+        Some(Peer::Tcp(address)) => Some(quoin_audit::network(address.ip())),
         Some(Peer::Unix(_)) | None => None,
     };
     (name.collect(), address)
@@ -158,6 +162,13 @@ mod tests {
             refused.error.to_string(),
             "2 passwords for user \"ann\" from 10.0.0.1 were wrong within a minute (auth.failed_passwords_max); \
              try again in 35 s"
+        );
+        // One client may have a whole network of IPv6.
+        assert!(guess("ann", "[2001:db8::1]", now).is_ok() && guess("ann", "[2001:db8::2]", now).is_ok());
+        let refused = guess("ann", "[2001:db8::3]", now).unwrap_err();
+        assert!(refused.error.to_string().contains("from 2001:db8::/64"), "{}", refused.error);
+        assert!(
+            guess("ann", "[::ffff:10.0.0.1]", now).is_err() && guess("ann", "[2001:db8:0:1::]", now).is_ok()
         );
         assert!(guess("ann", "10.0.0.2", now).is_ok() && guess("bob", "10.0.0.1", now).is_ok());
         assert!(guess("ann", "10.0.0.1", now + WINDOW).is_ok());

@@ -14,8 +14,9 @@ use quoin_engine::{Consistency, Engine};
 /// # Errors
 /// They may not.
 pub(crate) fn check_reads(engine: &Engine, key: &[u8], range_end: &[u8]) -> Result<(), Error> {
-    audit::uses(Use::Reads, key, range_end)?;
-    caller::check(engine, |access| access.reads(key, range_end))
+    let judged = caller::check(engine, |access| access.reads(key, range_end));
+    audit::uses(judged.is_ok(), Use::Reads, key, range_end)?;
+    judged
 }
 
 /// Whether the caller may run a transaction that only reads.
@@ -23,8 +24,9 @@ pub(crate) fn check_reads(engine: &Engine, key: &[u8], range_end: &[u8]) -> Resu
 /// # Errors
 /// They may not.
 pub(crate) fn check_txn(engine: &Engine, txn: &Txn) -> Result<(), Error> {
-    audit::uses_of_txn(txn)?;
-    caller::check(engine, |access| may_run(access, txn))
+    let judged = caller::check(engine, |access| may_run(access, txn));
+    audit::uses_of_txn(judged.is_ok(), txn)?;
+    judged
 }
 
 /// Whether the caller may do a kv operation.
@@ -32,15 +34,16 @@ pub(crate) fn check_txn(engine: &Engine, txn: &Txn) -> Result<(), Error> {
 /// # Errors
 /// They may not, or the keys of its leases cannot be read.
 pub(crate) async fn check_operation(engine: &Engine, operation: &Operation) -> Result<(), Error> {
-    audit::uses_of(operation)?;
+    let mut root = false;
+    let judged = caller::check(engine, |access| {
+        root = access.is_root();
+        may_do(access, operation)
+    });
+    audit::uses_of(judged.is_ok(), operation)?;
+    judged?;
     if !engine.auth_on() {
         return Ok(());
     }
-    let mut root = false;
-    caller::check(engine, |access| {
-        root = access.is_root();
-        may_do(access, operation)
-    })?;
     if root {
         return Ok(());
     }
@@ -55,11 +58,12 @@ pub(crate) async fn check_operation(engine: &Engine, operation: &Operation) -> R
 /// # Errors
 /// As [`check_operation`].
 pub(crate) fn check_here(engine: &Engine, operation: &Operation) -> Result<(), Error> {
-    audit::uses_of(operation)?;
+    let judged = caller::check(engine, |access| may_do(access, operation));
+    audit::uses_of(judged.is_ok(), operation)?;
+    judged?;
     if !engine.auth_on() {
         return Ok(());
     }
-    caller::check(engine, |access| may_do(access, operation))?;
     for lease in leases(operation) {
         let view = engine.latest();
         let found = kv::lease(view.view(), view.progress(), lease, true)?;

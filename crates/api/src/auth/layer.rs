@@ -20,6 +20,8 @@ use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame};
 use pin_project_lite::pin_project;
 use quoin_audit::{Outcome, Who};
+use quoin_core::auth::Access;
+use quoin_core::auth::table_rights::LOOKUP;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -272,8 +274,8 @@ where
     let from = (peer.and_then(Option::as_ref), name.and_then(Option::as_ref));
     match admit(&gate, need, request.headers(), from).await {
         Ok(caller) => {
-            let lost = lost(Arc::clone(&gate), caller.clone(), need);
-            let response = caller.run(inner.call(request)).await?;
+            let response = caller.clone().run(inner.call(request)).await?;
+            let lost = lost(gate, caller, need, response.extensions().get::<OfTable>().cloned());
             Ok(response.map(|body| Body::new(Ending::new(body, lost, manner))))
         }
         Err(error) => Ok(asked.refused(error)),
@@ -309,18 +311,26 @@ async fn admit(
     Ok(caller)
 }
 
+/// Of an answer that goes on: it is about the table of this name, and ends with the right to look that up.
+#[derive(Clone, Debug)]
+pub(crate) struct OfTable(pub(crate) Arc<str>);
+
 /// Waits until the caller may not ask this any more; returns why.
-fn lost(gate: Arc<Gate>, caller: Caller, need: Need) -> Boxed<Error> {
+fn lost(gate: Arc<Gate>, caller: Caller, need: Need, table: Option<OfTable>) -> Boxed<Error> {
     Box::pin(async move {
         if need == Need::Nothing {
             return std::future::pending().await;
         }
         let engine = gate.engine();
         let mut changes = engine.watch_policy();
+        let enough = |access: &Access| {
+            let of_table = table.as_ref().is_none_or(|OfTable(name)| access.has_table(name, LOOKUP));
+            need.is_met_by(access) && of_table
+        };
         loop {
             if engine.auth_on() {
                 let caller = caller.renewed(engine);
-                let checked = caller.and_then(|caller| caller.check(|access| need.is_met_by(access)));
+                let checked = caller.and_then(|caller| caller.check(enough));
                 if let Err(error) = checked {
                     return error;
                 }
@@ -336,7 +346,7 @@ fn lost(gate: Arc<Gate>, caller: Caller, need: Need) -> Boxed<Error> {
 /// by themselves.
 fn unasked(gate: &Arc<Gate>, need: Need) -> Option<Boxed<Error>> {
     let of_a_part = matches!(need, Need::Part(..) | Need::Root);
-    of_a_part.then(|| lost(Arc::clone(gate), Caller::nobody(gate.engine().policy()), need))
+    of_a_part.then(|| lost(Arc::clone(gate), Caller::nobody(gate.engine().policy()), need, None))
 }
 
 /// Frames of the answer to a call of one answer: a message, and the status.
@@ -444,7 +454,7 @@ async fn page(
         Err(full) => return http::refused(full.into()).into_response(),
     };
     if request.uri().path() != path {
-        act.about("path", request.uri().path().to_owned());
+        act.about("path", request.uri().path());
     }
     let response = act.run(judged_page(gate, need, &path, request, next)).await;
     act.ended_with_status(response.status());
@@ -473,7 +483,7 @@ async fn judged_page(
     let from = (request.extensions().get::<Peer>(), request.extensions().get::<CommonName>());
     match admit(&gate, need, request.headers(), from).await {
         Ok(caller) => {
-            let lost = lost(Arc::clone(&gate), caller.clone(), need);
+            let lost = lost(Arc::clone(&gate), caller.clone(), need, None);
             let response = caller.run(next.run(request)).await;
             response.map(|body| axum::body::Body::new(Ending::new(body, lost, manner)))
         }

@@ -27,6 +27,6 @@ pub(crate) use caller::{
 pub use gate::Settings;
 pub(crate) use gate::{CommonName, Gate, of_certificate, passed_on, with_token};
 pub(crate) use keys::{check_here, check_lease, check_operation, check_reads, check_txn};
-pub(crate) use layer::{Guard, guard_pages};
+pub(crate) use layer::{Guard, OfTable, guard_pages};
 pub(crate) use rules::Need;
 pub(crate) use tell::tell;

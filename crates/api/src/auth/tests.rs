@@ -594,6 +594,7 @@ fn what_was_admitted_by_other_users_and_roles_does_nothing() {
     let read = || world.engine.read(Consistency::Linearizable);
     world.runtime.block_on(async {
         assert_eq!(put().await, Err(ProposeError::OldRevision), "nobody has judged it");
+        assert!(matches!(read().await, Err(ReadError::OldRevision)), "nobody has judged it");
         for other in [0, now - 1, now + 1] {
             assert_eq!(admission::admitted(other, put()).await, Err(ProposeError::OldRevision));
             let refused = admission::admitted(other, read()).await;
@@ -606,6 +607,44 @@ fn what_was_admitted_by_other_users_and_roles_does_nothing() {
             admission::admitted(now, async { admission::carried(admission::present(), put()).await });
         assert!(carried.await.is_ok());
     });
+}
+
+/// A request whose body came after authentication was turned on was answered, though nobody had judged it.
+#[test]
+fn what_began_while_nobody_was_asked_reads_nothing_later() {
+    let world = World::new();
+    let begin = |path: &str, body: &str| {
+        let length = body.len();
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: h\r\nconnection: close\r\ncontent-type: application/json\r\n\
+             content-length: {length}\r\nexpect: 100-continue\r\n\r\n"
+        );
+        world.runtime.block_on(async {
+            let mut stream = TcpStream::connect(world.http).await.unwrap();
+            stream.write_all(head.as_bytes()).await.unwrap();
+            // The handler asks for the body: it is past the guard.
+            let mut asked = [0; 25];
+            stream.read_exact(&mut asked).await.unwrap();
+            assert_eq!(&asked, b"HTTP/1.1 100 Continue\r\n\r\n");
+            stream
+        })
+    };
+    let body = r#"{"accounts": ["7"]}"#;
+    let mut held = begin("/v1/accounts/lookup", body);
+    let mut before = begin("/v1/accounts/lookup", body);
+    let answer = |stream: &mut TcpStream| {
+        world.runtime.block_on(async {
+            stream.write_all(body.as_bytes()).await.unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).await.unwrap();
+            answer
+        })
+    };
+    let open = answer(&mut before);
+    assert!(open.starts_with("HTTP/1.1 200"), "{open}");
+    world.enable();
+    let late = answer(&mut held);
+    assert!(!late.starts_with("HTTP/1.1 200"), "{late}");
 }
 
 /// Watches went on after the right to their keys was taken away, as etcd's do.
@@ -805,7 +844,7 @@ impl Kept {
             queue_max,
             when_full,
         };
-        let (trail, writer) = quoin_audit::Trail::open(settings, counters, Vec::new()).unwrap();
+        let (trail, writer) = quoin_audit::Trail::open(settings, counters, Default::default()).unwrap();
         let keys = vec![crate::ChosenKeys { prefix: "k".into(), reads: true, writes: true }];
         let audit = crate::Audit { trail, keys, parts: vec![(Part::Table, rights::WRITE)], log_ins: false };
         (World::with(Default::default(), Some(audit)), Self { folder, writer: Some(writer) })
@@ -879,6 +918,8 @@ fn uses_of_chosen_keys_are_recorded_on_every_wire_with_what_came_of_them() {
     call("/quoin.kv.v1.Kv/Stream");
     call("/etcdserverpb.Watch/Watch");
     world.call(&channel, "/etcdserverpb.KV/Put", Some(&ann), Bytes::from_static(b"\x0a\x01j"));
+    let bob = world.token("bob", "other").unwrap();
+    world.call(&channel, "/etcdserverpb.Watch/Watch", Some(&bob), message("/etcdserverpb.Watch/Watch"));
     world.call(&channel, "/etcdserverpb.KV/Put", None, message("/etcdserverpb.KV/Put"));
     world.page(world.grpc, "POST", "/v3/kv/put", &ann);
     let log_in = format!("AUTH ann {}", PLANTED[1]);
@@ -900,6 +941,7 @@ fn uses_of_chosen_keys_are_recorded_on_every_wire_with_what_came_of_them() {
         ("/etcdserverpb.KV/Txn", "writes=k", Done),
         ("/quoin.kv.v1.Kv/Stream", "writes=k", Admitted),
         ("/etcdserverpb.Watch/Watch", "reads=k", Admitted),
+        ("/etcdserverpb.Watch/Watch", "reads=k", Refused),
         ("SET", "writes=k1", Done),
         ("GET", "reads=k1", Done),
         ("MGET", "reads=k1 k2", Done),
@@ -913,6 +955,8 @@ fn uses_of_chosen_keys_are_recorded_on_every_wire_with_what_came_of_them() {
         assert!(found.contains(&expected), "{expected:?} is not in {found:#?}");
     }
     assert!(!found.iter().any(|(_, about, _)| about.ends_with("=j")), "{found:#?}");
+    let of_bob = records.iter().filter(|record| record.user == "bob");
+    assert!(of_bob.clone().count() > 0 && of_bob.clone().all(|record| record.outcome == Refused));
     let text = format!("{records:?}");
     assert!(!text.contains("planted") && !text.contains(&ann), "{text}");
     let wires: BTreeSet<_> = records.iter().map(|record| &*record.wire).collect();
@@ -945,6 +989,49 @@ fn what_cannot_be_recorded_is_refused_where_the_operator_wants_that() {
     drop(held);
     assert_eq!(put().0, Code::Ok);
     kept.records(world);
+}
+
+/// Whoever was refused had a record each time, until the files that told of what was done were deleted for those.
+#[test]
+fn whoever_is_refused_does_not_fill_the_trail() {
+    let (world, kept) = Kept::world(10_000, quoin_audit::WhenFull::Refuse);
+    world.enable();
+    let ann = world.token("ann", PLANTED[1]).unwrap();
+    let channel = world.runtime.block_on(world.channel());
+    world.lines(&["FLUSHALL"; 300]);
+    for token in [None, Some(&*ann)] {
+        for _ in 0..50 {
+            world.call(&channel, "/etcdserverpb.Auth/UserAdd", token, message("/etcdserverpb.Auth/UserAdd"));
+        }
+    }
+    let root = world.token("root", PLANTED[0]).unwrap();
+    let path = "/etcdserverpb.Auth/RoleAdd";
+    assert_eq!(world.call(&channel, path, Some(&root), Bytes::from_static(b"\x0a\x01x")).0, Code::Ok);
+    let records = kept.records(world);
+    let refused = records.iter().filter(|record| record.outcome == quoin_audit::Outcome::Refused).count();
+    assert!((1..=200).contains(&refused), "{refused}");
+    let lost = records.iter().filter(|record| record.act == "audit.lost");
+    let lost: usize = lost.map(|record| record.about["records"].parse::<usize>().unwrap()).sum();
+    assert_eq!(lost + refused, 400);
+    let done = |record: &&quoin_audit::Record| record.act == path && record.user == "root";
+    assert_eq!(records.iter().find(done).unwrap().outcome, quoin_audit::Outcome::Done);
+}
+
+/// Each command that MULTI queued took a place until EXEC, which a client may send never: others had none.
+#[test]
+fn what_multi_queues_takes_no_place_in_the_trail() {
+    let (world, kept) = Kept::world(16, quoin_audit::WhenFull::Refuse);
+    let sets: Vec<String> = (0..40).map(|number| format!("SET k{number} 1")).collect();
+    let mut lines = vec!["MULTI"];
+    lines.extend(sets.iter().map(String::as_str));
+    lines.push("EXEC");
+    let answers = world.lines(&lines);
+    assert!(answers[1..=40].iter().all(|answer| answer.starts_with("+QUEUED")), "{answers:?}");
+    assert!(answers[41].starts_with("*40"), "{answers:?}");
+    let records = kept.records(world);
+    let sets: Vec<_> = records.iter().filter(|record| record.act == "SET").collect();
+    assert_eq!((sets.len(), &*sets[0].about["more"]), (1, "24"));
+    assert!(sets[0].about["writes"].starts_with("k0 k1 "), "{:?}", sets[0]);
 }
 
 /// Half of the processors at most compared passwords, and a client could try any number of them.
@@ -1043,4 +1130,61 @@ fn tables_are_told_apart_by_their_names_on_every_wire() {
     assert_eq!(ask("/quoin.ledger.v1.Ledger/GetAccount", Bytes::new()), Code::PermissionDenied);
     world.revoke(tables(0));
     assert_eq!(ask("/quoin.table.v1.Table/List", Bytes::new()), Code::PermissionDenied);
+}
+
+/// A stream of a table's changes, as the layer sees it: a table of this name, and an answer that goes on.
+#[derive(Clone)]
+struct ChangesOf(&'static str);
+
+impl tower_service::Service<axum::http::Request<tonic::body::Body>> for ChangesOf {
+    type Response = axum::http::Response<tonic::body::Body>;
+    type Error = std::convert::Infallible;
+    type Future = std::future::Ready<Result<Self::Response, Self::Error>>;
+
+    fn poll_ready(&mut self, _: &mut std::task::Context<'_>) -> std::task::Poll<Result<(), Self::Error>> {
+        std::task::Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: axum::http::Request<tonic::body::Body>) -> Self::Future {
+        let endless = tokio_stream::pending::<Result<Bytes, std::io::Error>>();
+        let body = tonic::body::Body::new(axum::body::Body::from_stream(endless));
+        let mut response = axum::http::Response::new(body);
+        response.extensions_mut().insert(super::OfTable(self.0.into()));
+        std::future::ready(Ok(response))
+    }
+}
+
+/// It went on for as long as there was a right to some other table.
+#[test]
+fn the_changes_of_a_table_end_with_the_right_to_that_table() {
+    use http_body::Body;
+    use quoin_core::auth::{TableGrant, table_rights::LOOKUP};
+    use std::future::poll_fn;
+    use std::pin::Pin;
+    use tower_layer::Layer;
+    use tower_service::Service;
+    let world = World::new();
+    world.enable();
+    let table = |name: &str| Scope::Tables(TableGrant { pattern: name.into(), rights: LOOKUP });
+    world.grant(table("gone"));
+    world.grant(table("stays"));
+    let ann = world.token("ann", PLANTED[1]).unwrap();
+    let gate = super::Gate::new(world.engine.clone(), Default::default(), None);
+    let listen = |name: &'static str| {
+        let request = axum::http::Request::post("/quoin.table.v1.Table/Changes").header("token", &ann);
+        let request = request.body(tonic::body::Body::empty()).unwrap();
+        let mut guarded = super::Guard(Arc::clone(&gate)).layer(ChangesOf(name));
+        world.runtime.block_on(guarded.call(request)).unwrap().into_body()
+    };
+    let (mut gone, mut stays) = (listen("gone"), listen("stays"));
+    world.revoke(table("gone"));
+    world.runtime.block_on(async {
+        let patience = std::time::Duration::from_secs(20);
+        let end = poll_fn(|context| Pin::new(&mut gone).poll_frame(context));
+        let ended = tokio::time::timeout(patience, end).await.expect("it goes on").unwrap().unwrap();
+        let status = ended.into_trailers().unwrap();
+        assert_eq!(status["grpc-status"], (Code::PermissionDenied as i32).to_string().as_str());
+        let goes_on = poll_fn(|context| Pin::new(&mut stays).poll_frame(context));
+        assert!(futures_util::poll!(goes_on).is_pending());
+    });
 }

@@ -200,6 +200,14 @@ async fn request(session: &mut Session, args: Arguments<'_>) {
         Err(full) => return refuse(session, full.resp()).await,
     };
     let queues = session.queue.is_some();
+    if queues
+        && is(args.get(0), "exec")
+        && let Some(full) = session.acts.iter().find_map(|act| act.worth().err())
+    {
+        session.acts.clear();
+        let text = abort(session, &Error::from(full).resp());
+        return refuse(session, text).await;
+    }
     if act.is_none() && !queues {
         return run(session, args).await;
     }
@@ -217,7 +225,7 @@ async fn request(session: &mut Session, args: Arguments<'_>) {
     }
     let answer = session.out.get(before..).unwrap_or_default();
     match act {
-        Some(act) if answer.starts_with(b"+QUEUED") => session.acts.push(act),
+        Some(act) if answer.starts_with(b"+QUEUED") => act.waits_with(&mut session.acts),
         Some(act) => record::end(&act, answer),
         None => {}
     }

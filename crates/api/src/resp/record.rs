@@ -26,7 +26,7 @@ const ADMINISTER: &[(&str, &[&str])] = &[
     ("client", &["kill", "no-evict"]),
     ("flushall", &[]),
     ("flushdb", &[]),
-    ("function", &["load", "delete", "flush", "restore"]),
+    ("function", &["load", "delete", "flush", "kill", "restore"]),
     ("script", &["flush", "kill"]),
 ];
 
@@ -67,13 +67,13 @@ pub(super) fn act(
     };
     let act = Act::begin((audit, &session.server.engine), who, name, true, false)?;
     for (how, key) in keys.into_iter().flatten() {
-        act.about(how, key);
+        act.about(how, &key);
     }
     if command.name == "acl" && args.len() > 2 {
-        act.about("user", String::from_utf8_lossy(args.get(2)).into_owned());
+        act.about("user", &String::from_utf8_lossy(args.get(2)));
     }
     if part && args.len() > 1 {
-        act.about("table", String::from_utf8_lossy(args.get(1)).into_owned());
+        act.about("table", &String::from_utf8_lossy(args.get(1)));
     }
     Ok(Some(act))
 }
@@ -127,6 +127,10 @@ pub(super) fn end(act: &Act, answer: &[u8]) {
 
 /// What came of the commands that MULTI queued, by what the command that ended it is answered.
 pub(super) fn end_queued(acts: Vec<Arc<Act>>, answer: &[u8]) {
+    // Of what was not executed, a record that has no place is refused by nobody.
+    for act in &acts {
+        let _ = act.worth();
+    }
     // A number of answers, unless it is that of none.
     let done = answer.first() == Some(&b'*') && !answer.starts_with(b"*-1");
     for act in acts {

@@ -256,8 +256,10 @@ impl Stream {
         if request.start_revision < 0 {
             return Err(Known::Compacted.text().to_owned());
         }
-        audit::uses(Use::Reads, &request.key, &request.range_end).map_err(|error| reason(&error))?;
-        check_watch(&self.engine, &request.key, &request.range_end).map_err(|error| reason(&error))?;
+        let judged = check_watch(&self.engine, &request.key, &request.range_end);
+        audit::uses(judged.is_ok(), Use::Reads, &request.key, &request.range_end)
+            .map_err(|error| reason(&error))?;
+        judged.map_err(|error| reason(&error))?;
         if is_empty_range(&request.key, &request.range_end) {
             return Err("mvcc: watcher range is empty".to_owned());
         }

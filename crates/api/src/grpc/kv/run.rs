@@ -234,8 +234,9 @@ fn check_key(view: &ReadView, key: &Bytes) -> Result<(), Error> {
     if key.is_empty() {
         return Err(Known::EmptyKey.into());
     }
-    audit::uses(Use::Reads, key, b"")?;
-    auth::check_view(view, |access| access.reads(key, b""))
+    let judged = auth::check_view(view, |access| access.reads(key, b""));
+    audit::uses(judged.is_ok(), Use::Reads, key, b"")?;
+    judged
 }
 
 fn point(view: &ReadView, key: Bytes, revision: i64, keys_only: bool) -> Result<Option<kv::KeyValue>, Error> {

@@ -112,6 +112,7 @@ pub(super) async fn activate(
     request: pb::ActivateRequest,
 ) -> Result<pb::VersionResponse, Error> {
     let pb::ActivateRequest { table: name, version, without_waiting } = request;
+    about("table", &name);
     about("version", version);
     check_table(engine, &name, ACTIVATE)?;
     done(engine, name.clone(), Operation::Activate(Activate { name, version, without_waiting })).await
@@ -122,12 +123,14 @@ pub(super) async fn rollback(
     request: pb::RollbackRequest,
 ) -> Result<pb::VersionResponse, Error> {
     let name = request.table;
+    about("table", &name);
     check_table(engine, &name, ACTIVATE)?;
     done(engine, name.clone(), Operation::Rollback(Rollback { name })).await
 }
 
 pub(super) async fn forget(engine: &Engine, request: pb::DropRequest) -> Result<pb::VersionResponse, Error> {
     let pb::DropRequest { table: name, version } = request;
+    about("table", &name);
     about("version", version);
     check_table(engine, &name, PUBLISH)?;
     done(engine, name.clone(), Operation::Drop(Drop { name, version })).await

@@ -11,6 +11,7 @@ mod operation;
 pub(crate) use operation::{changes_bytes, check_changes, operation};
 
 use super::outbound::AnswerStream;
+use crate::auth::OfTable;
 use crate::life::Life;
 use quoin_engine::Engine;
 use quoin_library::Library;
@@ -94,6 +95,10 @@ impl table_server::Table for Table {
         &self,
         request: Request<pb::ChangesRequest>,
     ) -> Result<Response<Self::ChangesStream>, Status> {
-        Ok(Response::new(export::changes(&self.engine, &self.life, request.into_inner()).await?))
+        let request = request.into_inner();
+        let table = OfTable(request.table.as_str().into());
+        let mut response = Response::new(export::changes(&self.engine, &self.life, request).await?);
+        response.extensions_mut().insert(table);
+        Ok(response)
     }
 }

@@ -3,6 +3,7 @@
 
 use super::machine::Machine;
 use super::{Scripts, dump, stop};
+use crate::audit::about;
 use crate::commands::{check_size, check_space};
 use crate::error::Error;
 use crate::resp::glob::{matches, too_long};
@@ -125,6 +126,10 @@ async fn change(session: &mut Session, operation: Operation, reply: Reply) -> Re
     let engine = session.server.engine.clone();
     if matches!(&operation, Operation::Load(load) if !load.libraries.is_empty()) {
         check_space(&engine)?;
+    }
+    match &operation {
+        Operation::Load(load) => load.libraries.iter().for_each(|library| about("library", &library.name)),
+        Operation::Delete(name) => about("library", name),
     }
     let command = operation.into_command();
     check_size(&engine, &command)?;
