@@ -536,6 +536,29 @@ tables.insert = function(t, ...)
   end
   return insert(t, ...)
 end
+-- Lua's own would compare and call for as long as they like where nothing asks for the time: of numbers in an order that was
+-- made for it, `sort` compares each with each. A function in Lua has the time asked for.
+local sort, getn = table.sort, table.getn
+tables.sort = function(t, comes_first)
+  if hidden[t] ~= nil then error(READONLY, 0) end
+  if comes_first == nil then return sort(t, function(a, b) return a < b end) end
+  if type(comes_first) ~= 'function' then
+    error("bad argument #2 to 'sort' (function expected, got " .. type(comes_first) .. ')', 2)
+  end
+  return sort(t, function(a, b) return comes_first(a, b) end)
+end
+tables.foreach = function(t, f)
+  for key, value in next, with(t) do
+    local found = f(key, value)
+    if found ~= nil then return found end
+  end
+end
+tables.foreachi = function(t, f)
+  for i = 1, getn(with(t)) do
+    local found = f(i, rawget(with(t), i))
+    if found ~= nil then return found end
+  end
+end
 
 local threads = {
   create = create, resume = resume, running = coroutine.running, status = coroutine.status, wrap = wrap,
