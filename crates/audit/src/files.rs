@@ -3,7 +3,7 @@
 //!
 //! A crash can tear the last line; it is cut off at the next start, which says so.
 //!
-//! **Invariant: One writer.** Whoever writes holds the lock of the file `LOCK`: two would write over each other's records.
+//! Whoever writes holds the lock of the file `LOCK`: two would write over each other's records.
 
 use crate::record::{Head, LINE_BYTES_MAX, parse};
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
