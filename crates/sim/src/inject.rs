@@ -51,6 +51,7 @@ impl World {
                 let (room, lasts) = (self.up_to(20_000), self.up_to(5 * S));
                 self.nodes[place].disk.set_room(room);
                 self.nodes[place].full = true;
+                self.space_was_short = true;
                 self.schedule.after(lasts, Event::Room(place));
             }
             Fault::ClockJumps => self.move_clock(place),

@@ -127,12 +127,12 @@ impl World {
         self.deliver(place, stream)
     }
 
-    /// The log is kept for who is sent a snapshot, as far as it may be: else it would need another one at once.
+    /// The log is kept for who is sent a snapshot, as far as it may be: else it would need another one at once. Where space
+    /// was short it need not be.
     fn check_kept(&self, stream: &Stream) -> Result<()> {
         let node = &self.nodes[stream.from.place];
-        let Some(process) = node.process.as_ref().filter(|process| process.keeps_for_streams) else {
-            return Ok(());
-        };
+        let process = node.process.as_ref().filter(|process| process.keeps_for_streams);
+        let Some(process) = process.filter(|_| !self.space_was_short) else { return Ok(()) };
         let first = process.stepped.log().first_index(GROUP);
         ensure!(
             first <= stream.index + 1,

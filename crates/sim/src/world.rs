@@ -98,6 +98,8 @@ pub(crate) struct World {
     pub(crate) ledger: Ledger,
     pub(crate) hashes: Hashes,
     pub(crate) streams: Streams,
+    /// Some disk had no room once.
+    pub(crate) space_was_short: bool,
     pub(crate) watches: Watches,
     pub(crate) operator: Operator,
     pub(crate) tasks: Tasks<Known, Outcome>,
@@ -138,6 +140,7 @@ impl World {
             ledger: Ledger::default(),
             hashes: Hashes::default(),
             streams: Streams::default(),
+            space_was_short: false,
             watches: Watches::draw(&mut rng),
             operator: Operator::default(),
             tasks: Tasks::default(),
