@@ -7,6 +7,7 @@
 //! **Invariant: Bounded.** At most [`AT_ONCE_MAX`] threads fetch. Further layers wait for their turn.
 
 use super::fetch::{self, FetchError, Job};
+use quoin_core::table::failure_reason;
 use quoin_table::Layer;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -36,6 +37,15 @@ pub(super) enum State {
     Failed { reason: String, transient: bool },
 }
 
+/// What to do after a failure.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum AfterFailure {
+    /// Nothing: the log knows, or there is another attempt.
+    Wait,
+    /// Tell the log.
+    Tell,
+}
+
 /// All layers that are being fetched, by id.
 pub(super) struct Attempts {
     runtime: tokio::runtime::Handle,
@@ -54,7 +64,7 @@ struct Attempt {
     fetched: Option<Arc<Layer>>,
     failures: u32,
     failure: Option<(String, bool)>,
-    /// Whether the log was told of the failure.
+    /// Whether the log knew of the failure.
     told: bool,
     not_before: Option<Instant>,
 }
@@ -106,16 +116,32 @@ impl Attempts {
         }
     }
 
-    /// Begins anew with a layer of whose failure the log was told and does not know any more: its content was published
-    /// again. False if the log was not told.
-    pub(super) fn begin_anew(&mut self, id: &str, now: Instant) -> bool {
-        let Some(attempt) = self.layers.get_mut(id).filter(|attempt| attempt.told) else { return false };
-        (attempt.told, attempt.failures, attempt.failure) = (false, 0, None);
-        attempt.not_before = attempt.not_before.map(|at| at.min(now + PAUSE_FIRST));
-        // One that is under way asks the place where the content was published before.
-        let stopped = attempt.running.take();
-        self.ending.extend(stopped.map(|running| (id.to_owned(), running.handle)));
-        true
+    /// What to do about a layer that has failed for `reason`, while the log says that it failed for `said`. What the log
+    /// was told and does not say any more was published again: it begins anew.
+    pub(super) fn after_failure(
+        &mut self,
+        id: &str,
+        said: Option<&str>,
+        reason: &str,
+        now: Instant,
+    ) -> AfterFailure {
+        let attempt = self.layers.get_mut(id);
+        match (said, attempt) {
+            // Perhaps before this process started.
+            (Some(said), attempt) if said == failure_reason(reason) => {
+                attempt.into_iter().for_each(|attempt| attempt.told = true);
+                AfterFailure::Wait
+            }
+            (None, Some(attempt)) if attempt.told => {
+                (attempt.told, attempt.failures, attempt.failure) = (false, 0, None);
+                attempt.not_before = attempt.not_before.map(|at| at.min(now + PAUSE_FIRST));
+                // One that is under way asks the place where the content was published before.
+                let stopped = attempt.running.take();
+                self.ending.extend(stopped.map(|running| (id.to_owned(), running.handle)));
+                AfterFailure::Wait
+            }
+            _ => AfterFailure::Tell,
+        }
     }
 
     /// The state of layer `id`. Begins an attempt if one is due.
@@ -215,5 +241,78 @@ mod tests {
         assert_eq!(pauses(PAUSE_MAX, 1), PAUSE_FIRST);
         assert_eq!(pauses(PAUSE_MAX, 20), PAUSE_MAX);
         assert_eq!(pauses(PAUSE_COSTLY_MAX, 1), PAUSE_COSTLY_MAX);
+    }
+
+    /// An attempt that has ended so.
+    fn ended(attempt: &mut Attempt, error: FetchError, now: Instant) -> Duration {
+        let handle = std::thread::spawn(|| Err(error));
+        while !handle.is_finished() {
+            std::thread::yield_now();
+        }
+        attempt.running = Some(Running { _alive: watch::channel(()).0, handle });
+        attempt.gather(now);
+        attempt.not_before.unwrap() - now
+    }
+
+    fn in_vain() -> FetchError {
+        quoin_table::TableError::Other { file: "values".into(), what: "another digest".into() }.into()
+    }
+
+    #[test]
+    fn an_attempt_that_fetched_everything_in_vain_is_repeated_less_and_less_often() {
+        let now = Instant::now();
+        let (mut vain, mut away) = (Attempt::default(), Attempt::default());
+        let away_again = || FetchError::Stopped { location: "/a".into() };
+        for _ in 0..20 {
+            ended(&mut vain, in_vain(), now);
+            ended(&mut away, away_again(), now);
+        }
+        assert_eq!(ended(&mut vain, in_vain(), now), PAUSE_COSTLY_MAX);
+        assert_eq!(ended(&mut away, away_again(), now), PAUSE_MAX);
+    }
+
+    /// Publishing again is how somebody says that the files have been put right.
+    #[tokio::test]
+    async fn what_was_published_again_is_fetched_at_once_if_the_log_knew_of_the_failure() {
+        let now = Instant::now();
+        let mut attempts = Attempts::new(tokio::runtime::Handle::current());
+        let mut attempt = Attempt::default();
+        for _ in 0..20 {
+            ended(&mut attempt, in_vain(), now);
+        }
+        attempts.layers.insert("id".into(), attempt);
+        assert_eq!(attempts.after_failure("id", None, "why", now), AfterFailure::Tell);
+        attempts.told("id");
+        assert_eq!(attempts.after_failure("id", None, "why", now), AfterFailure::Wait);
+        assert!(!attempts.have_moved(now) && attempts.have_moved(now + PAUSE_FIRST));
+        assert_eq!(attempts.after_failure("id", None, "why", now), AfterFailure::Tell, "once");
+        assert_eq!(attempts.after_failure("id", Some("else"), "why", now), AfterFailure::Tell);
+    }
+
+    /// The log cuts long reasons, so they seemed to be new each time: telling it again had it tell again, without an end.
+    #[tokio::test]
+    async fn a_reason_that_the_log_has_cut_is_not_told_again() {
+        let mut attempts = Attempts::new(tokio::runtime::Handle::current());
+        let why = "é".repeat(700);
+        let mut next = |said| attempts.after_failure("id", said, &why, Instant::now());
+        assert_eq!(next(None), AfterFailure::Tell);
+        assert_eq!(next(Some(failure_reason(&why))), AfterFailure::Wait);
+        assert!(failure_reason(&why).len() < why.len());
+    }
+
+    /// After a restart a replica did not take publishing again for a reason to fetch again before half an hour was over.
+    #[tokio::test]
+    async fn a_failure_that_the_log_knew_before_a_restart_is_begun_anew_too() {
+        let now = Instant::now();
+        let mut attempts = Attempts::new(tokio::runtime::Handle::current());
+        let mut attempt = Attempt::default();
+        for _ in 0..20 {
+            ended(&mut attempt, in_vain(), now);
+        }
+        attempts.layers.insert("id".into(), attempt);
+        assert_eq!(attempts.after_failure("id", Some("why"), "why", now), AfterFailure::Wait);
+        assert!(!attempts.have_moved(now + PAUSE_FIRST));
+        assert_eq!(attempts.after_failure("id", None, "why", now), AfterFailure::Wait);
+        assert!(attempts.have_moved(now + PAUSE_FIRST));
     }
 }

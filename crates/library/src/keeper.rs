@@ -9,7 +9,7 @@
 //!
 //! What is deliberately absent: any part in a switch. The log switches, to versions that were ready before.
 
-use super::attempts::{Attempts, State};
+use super::attempts::{AfterFailure, Attempts, State};
 use super::fetch::{self, Job};
 use super::lending::{self, Lenders};
 use super::shelf::{Library, Loaded};
@@ -183,6 +183,7 @@ impl Rounds {
         drop(self.library.keep_only(|name, number, loaded| {
             wanted.get(&(name.to_owned(), number)).is_some_and(|version| version.id == loaded.id)
         }));
+        self.library.metrics.keep_only(&wanted.keys().map(|(name, _)| &name[..]).collect());
         let needed: BTreeSet<String> = wanted.values().map(|version| version.id.clone()).collect();
         self.attempts.retain(&needed);
         if self.caught_up {
@@ -208,10 +209,10 @@ impl Rounds {
             Err(NotReady::Fetching) => {}
             Err(NotReady::Failed { reason, transient }) => {
                 let said = version.failed.iter().find(|failure| failure.member == me);
-                if said.is_none() && self.attempts.begin_anew(&version.id, Instant::now()) {
-                    return;
-                }
-                if said.is_none_or(|failure| failure.reason != reason) {
+                let said = said.map(|failure| &failure.reason[..]);
+                if self.attempts.after_failure(&version.id, said, &reason, Instant::now())
+                    == AfterFailure::Tell
+                {
                     tracing::warn!(
                         table = name,
                         version = version.number,
@@ -242,7 +243,8 @@ impl Rounds {
             None => Stack::base(layer),
         };
         let stack = Arc::new(stack.map_err(|error| refused(error.to_string()))?);
-        let loaded = Loaded { id: version.id.clone(), stack };
+        let meter = self.library.metrics.meter(name);
+        let loaded = Loaded { id: version.id.clone(), stack, meter };
         self.library.loaded.write().entry(name.into()).or_default().insert(version.number, loaded);
         self.attempts.done(&version.id);
         Ok(())

@@ -17,6 +17,7 @@ mod fetch;
 mod inspect;
 mod keeper;
 mod lending;
+mod metrics;
 mod readers;
 mod scrub;
 mod settings;

@@ -2,7 +2,8 @@
 //! thread in the kernel for as long as it likes, and nobody can end it. Whoever waits gives it up after a silence.
 //!
 //! **Invariant: Bounded.** At most [`READERS_MAX`] threads read, those that were given up among them. Beyond that, reading
-//! is refused until one ends.
+//! is refused until one ends. What a thread was given up on is not read again before that thread has ended: so one folder
+//! that does not answer, asked for again and again, does not take the places of all others.
 //!
 //! Deliberately absent: writing. A thread that was given up and comes back finds nobody to give its bytes to.
 
@@ -11,10 +12,11 @@ use super::source::{Opened, SourceError};
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream;
+use parking_lot::Mutex;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
@@ -25,21 +27,46 @@ const PIECE: usize = 1 << 20;
 /// Pieces that wait for their receiver; then reading waits.
 const PIECES_WAITING: usize = 2;
 
-static READERS: AtomicUsize = AtomicUsize::new(0);
+/// The threads that read.
+static READERS: Mutex<Vec<Reader>> = Mutex::new(Vec::new());
+static NEXT: AtomicU64 = AtomicU64::new(0);
+
+struct Reader {
+    id: u64,
+    /// Where it reads.
+    what: String,
+    /// Nobody waits for it any more.
+    given_up: bool,
+}
 
 /// A reading thread's place among all.
-struct Place;
+struct Place(u64);
 
 impl Place {
-    fn take() -> Option<Self> {
-        let more = |readers| (readers < READERS_MAX).then_some(readers + 1);
-        READERS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok().map(|_| Self)
+    fn take(what: &str) -> Result<Self, String> {
+        let mut readers = READERS.lock();
+        if readers.iter().any(|reader| reader.given_up && reader.what == what) {
+            return Err("an earlier read of it has not been answered yet".into());
+        }
+        if readers.len() >= READERS_MAX {
+            return Err(format!("{READERS_MAX} folders are being read, and do not answer"));
+        }
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        readers.push(Reader { id, what: what.into(), given_up: false });
+        Ok(Self(id))
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        READERS.fetch_sub(1, Ordering::Relaxed);
+        READERS.lock().retain(|reader| reader.id != self.0);
+    }
+}
+
+/// Says that nobody waits for a thread any more, if it has not ended.
+fn give_up(id: u64) {
+    if let Some(reader) = READERS.lock().iter_mut().find(|reader| reader.id == id) {
+        reader.given_up = true;
     }
 }
 
@@ -53,14 +80,17 @@ pub(super) async fn run<T: Send + 'static>(
     read: impl FnOnce() -> Result<T, SourceError> + Send + 'static,
 ) -> Result<T, SourceError> {
     let (answer, answered) = oneshot::channel();
-    start(what, move || {
+    let reader = start(what, move || {
         // This fails if it was given up.
         let _ = answer.send(read());
     })?;
     match tokio::time::timeout(silence, answered).await {
         Ok(Ok(answer)) => answer,
         Ok(Err(_)) => Err(failed(what, io::Error::other("the thread that read it panicked"))),
-        Err(_) => Err(silent(what, silence)),
+        Err(_) => {
+            give_up(reader);
+            Err(silent(what, silence))
+        }
     }
 }
 
@@ -102,7 +132,7 @@ fn pieces(
     silence: Duration,
 ) -> Result<impl stream::Stream<Item = Result<Bytes, SourceError>>, SourceError> {
     let (sender, receiver) = mpsc::channel::<io::Result<Bytes>>(PIECES_WAITING);
-    start(&what, move || {
+    let reader = start(&what, move || {
         loop {
             let mut piece = Vec::with_capacity(PIECE);
             let read = (&mut input).take(PIECE as u64).read_to_end(&mut piece).map(|_| Bytes::from(piece));
@@ -119,22 +149,25 @@ fn pieces(
             Ok(None) => None,
             Ok(Some(Ok(piece))) => Some((Ok(piece), Some((what, receiver)))),
             Ok(Some(Err(error))) => Some((Err(failed(&what, error)), None)),
-            Err(_) => Some((Err(silent(&what, silence)), None)),
+            Err(_) => {
+                give_up(reader);
+                Some((Err(silent(&what, silence)), None))
+            }
         }
     }))
 }
 
-fn start(what: &str, work: impl FnOnce() + Send + 'static) -> Result<(), SourceError> {
+/// Returns the id of the thread's place.
+fn start(what: &str, work: impl FnOnce() + Send + 'static) -> Result<u64, SourceError> {
     let refused = |problem: String| failed(what, io::Error::new(io::ErrorKind::ResourceBusy, problem));
-    let Some(place) = Place::take() else {
-        return Err(refused(format!("{READERS_MAX} folders are being read, and do not answer")));
-    };
+    let place = Place::take(what).map_err(refused)?;
+    let id = place.0;
     let run = move || {
         let _place = place;
         work();
     };
     let started = std::thread::Builder::new().name("table-read".into()).spawn(run);
-    started.map(drop).map_err(|error| refused(format!("starting a thread: {error}")))
+    started.map(|_| id).map_err(|error| refused(format!("starting a thread: {error}")))
 }
 
 fn failed(what: &str, source: io::Error) -> SourceError {
@@ -170,6 +203,32 @@ mod tests {
         };
         let error = run("/hung too", silence, hung).await.unwrap_err();
         assert!(error.to_string().contains("/hung too: no answer"), "{error}");
+    }
+
+    /// Each attempt at one folder that did not answer took another of the places that all have.
+    #[tokio::test]
+    async fn what_does_not_answer_is_not_asked_again_until_it_does() {
+        let (go, waited) = std::sync::mpsc::channel::<()>();
+        let (ended, has_ended) = oneshot::channel::<()>();
+        let hung = move || {
+            let _ = (waited.recv(), ended);
+            Ok(())
+        };
+        let silence = Duration::from_millis(10);
+        run("/hung again", silence, hung).await.unwrap_err();
+        for _ in 0..2 * READERS_MAX {
+            let error = run("/hung again", silence, || Ok(())).await.unwrap_err();
+            assert!(error.to_string().contains("an earlier read"), "{error}");
+            assert!(error.is_transient());
+        }
+        let patience = Duration::from_secs(30);
+        run("/another", patience, || Ok(())).await.unwrap();
+        go.send(()).unwrap();
+        let _ = has_ended.await;
+        // Its place goes a moment after its work.
+        while run("/hung again", patience, || Ok(())).await.is_err() {
+            tokio::task::yield_now().await;
+        }
     }
 
     #[tokio::test]

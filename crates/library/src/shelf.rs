@@ -4,6 +4,7 @@
 //! keeps the version's files mapped until its answer is written. Whatever is switched meanwhile, the answer
 //! is from one version, and names it. Files are unmapped when the last lookup ends.
 
+use super::metrics::{Meter, Metrics};
 use super::settings::TableConfig;
 use parking_lot::{Mutex, RwLock};
 use quoin_core::table::{Live, TableState, Version};
@@ -17,6 +18,7 @@ use std::sync::Arc;
 pub(crate) struct Loaded {
     pub(super) id: String,
     pub(super) stack: Arc<Stack>,
+    pub(super) meter: Arc<Meter>,
 }
 
 /// The versions that are mapped on this replica.
@@ -26,6 +28,7 @@ pub struct Library {
     pub(super) loaded: RwLock<HashMap<String, BTreeMap<u64, Loaded>>>,
     /// Layers that were found to be damaged on the disk, for the keeper.
     pub(super) damaged: Mutex<BTreeSet<String>>,
+    pub(super) metrics: Metrics,
 }
 
 /// Why a lookup has no answer. An absent key is not an error.
@@ -75,7 +78,7 @@ pub struct Found {
 impl Library {
     /// An empty library.
     pub fn new(settings: TableConfig) -> Self {
-        Self { settings, loaded: RwLock::default(), damaged: Mutex::default() }
+        Self { settings, loaded: RwLock::default(), damaged: Mutex::default(), metrics: Metrics::default() }
     }
 
     /// How tables are fetched and held.
@@ -97,16 +100,19 @@ impl Library {
         bytes_max: usize,
         found: &mut Found,
     ) -> Result<(), LookupError> {
-        let (version, stack, changes) = {
+        let (version, (stack, meter), changes) = {
             let look = live.look();
             let state = look.table(table).ok_or_else(|| LookupError::NoTable(table.into()))?;
             let (version, record) = active(table, state)?;
-            let stack = self.get(table, record);
-            let stack = stack.ok_or_else(|| LookupError::NotLoaded { name: table.into(), version })?;
+            let loaded = self.loaded(table, record).ok_or_else(|| {
+                self.metrics.meter(table).failed();
+                LookupError::NotLoaded { name: table.into(), version }
+            })?;
             // Taken out, so that a read of the files, perhaps from disk, does not hold up whoever changes
             // tables.
-            (version, stack, Changes::of(state, keys))
+            (version, loaded, Changes::of(state, keys))
         };
+        let began = meter.begin();
         let schema = stack.schema();
         found.version = version;
         found.width = answer_width(schema, form).unwrap_or(0) as u32;
@@ -116,11 +122,14 @@ impl Library {
             } else {
                 changes.locate(&stack, keys, found);
             }
-        })?;
+        })
+        .inspect_err(|_| meter.failed())?;
         // Invariant: No answer of zeros.
         if stack.layers().iter().all(|layer| layer.check_read().is_ok()) {
+            meter.answered(began, keys.len(), found.answer.count);
             return Ok(());
         }
+        meter.failed();
         self.report_broken(&stack);
         Err(LookupError::Unreadable { name: table.into(), version })
     }
@@ -155,9 +164,13 @@ impl Library {
 
     /// The files of a version, if they are mapped.
     pub fn get(&self, table: &str, version: &Version) -> Option<Arc<Stack>> {
+        self.loaded(table, version).map(|(stack, _)| stack)
+    }
+
+    fn loaded(&self, table: &str, version: &Version) -> Option<(Arc<Stack>, Arc<Meter>)> {
         let loaded = self.loaded.read();
         let loaded = loaded.get(table)?.get(&version.number)?;
-        (loaded.id == version.id).then(|| Arc::clone(&loaded.stack))
+        (loaded.id == version.id).then(|| (Arc::clone(&loaded.stack), Arc::clone(&loaded.meter)))
     }
 }
 

@@ -15,6 +15,7 @@
 #![allow(unsafe_code, reason = "signal handlers have no safe form")]
 
 use std::ffi::{CStr, CString, c_int, c_void};
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr;
@@ -72,14 +73,36 @@ impl Watched {
         }
         let start = bytes.as_ptr() as usize;
         place.broken.store(false, Release);
-        place.end.store(start + bytes.len(), Release);
-        place.start.store(start, Release);
+        place.set(start..start + bytes.len());
         Self(place)
     }
 
     /// Whether some of the mapping could not be read.
     pub(crate) fn is_broken(&self) -> bool {
         self.0.broken.load(Acquire)
+    }
+}
+
+impl Place {
+    fn set(&self, range: Range<usize>) {
+        self.end.store(range.end, Release);
+        self.start.store(range.start, Release);
+    }
+
+    /// The mapping that it stands for; none while it is free, or about to stand for another one. Whoever reads from a
+    /// mapping holds it, so its place stays as it is: a place that changes meanwhile stands for somebody else's.
+    fn range(&self) -> Option<Range<usize>> {
+        self.range_if(|| {})
+    }
+
+    /// As [`Self::range`]; `meanwhile` is what others do before all is read.
+    #[inline]
+    fn range_if(&self, meanwhile: impl FnOnce()) -> Option<Range<usize>> {
+        let start = self.start.load(Acquire);
+        meanwhile();
+        let end = self.end.load(Acquire);
+        // An end is stored while there is no start: between two equal starts it is theirs.
+        (start != 0 && self.start.load(Acquire) == start && start < end).then_some(start..end)
     }
 }
 
@@ -128,13 +151,20 @@ fn handle() -> libc::sigaction {
 
 extern "C" fn on_bus_error(_: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
     // SAFETY: the kernel passes a valid `info`, whose address is set for SIGBUS.
-    let address = unsafe { (*info).si_addr() } as usize;
-    let hit = places().find(|place| {
-        let start = place.start.load(Acquire);
-        start != 0 && (start..place.end.load(Acquire)).contains(&address)
-    });
-    if let Some(place) = hit
-        && blank(place)
+    let (code, address) = unsafe { ((*info).si_code, (*info).si_addr() as usize) };
+    if code <= 0 {
+        // Somebody has sent it: there is no address, and nothing that would fail again. It ends the process.
+        // SAFETY: both calls hold in a handler. The signal waits until the handler has returned.
+        unsafe {
+            libc::signal(libc::SIGBUS, libc::SIG_DFL);
+            libc::raise(libc::SIGBUS);
+        }
+        return;
+    }
+    let of_place = |place: &'static Place| Some((place, place.range()?));
+    let mut ranges = places().filter_map(of_place);
+    if let Some((place, range)) = ranges.find(|(_, range)| range.contains(&address))
+        && blank(place, range)
     {
         return;
     }
@@ -151,9 +181,7 @@ extern "C" fn on_bus_error(_: c_int, info: *mut libc::siginfo_t, _: *mut c_void)
 
 /// Puts zeros in place of a broken mapping: all of it, because nothing of it is answered any more, and each piece would be a
 /// mapping of its own, of which a process has a bounded number. False if the system refuses.
-fn blank(place: &Place) -> bool {
-    let start = place.start.load(Acquire);
-    let length = place.end.load(Acquire) - start;
+fn blank(place: &Place, range: Range<usize>) -> bool {
     // Before there are zeros.
     FAULT.store(true, SeqCst);
     let first = !place.broken.swap(true, SeqCst);
@@ -161,7 +189,7 @@ fn blank(place: &Place) -> bool {
     // it, as a hostile file has, and go nowhere else for them.
     let zeros = unsafe {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
-        libc::mmap(start as *mut c_void, length, libc::PROT_READ, flags, -1, 0)
+        libc::mmap(range.start as *mut c_void, range.len(), libc::PROT_READ, flags, -1, 0)
     };
     if first {
         // SAFETY: a watched place has a name, which lives as long as somebody can read the mapping.
@@ -172,4 +200,63 @@ fn blank(place: &Place) -> bool {
         }
     }
     zeros != libc::MAP_FAILED
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::process::ExitStatusExt;
+
+    /// The handler took the start of one mapping and the end of the next one at the same place for a mapping: it would have
+    /// put zeros over all that lies between.
+    #[test]
+    fn a_place_never_stands_for_what_lies_between_two_mappings() {
+        let place: &Place = Box::leak(Box::new(Place {
+            start: AtomicUsize::new(0),
+            end: AtomicUsize::new(0),
+            name: AtomicPtr::new(ptr::null_mut()),
+            broken: AtomicBool::new(false),
+            next: None,
+        }));
+        let freed = || drop(Watched(place));
+        assert_eq!(place.range(), None);
+        place.set(1000..2000);
+        let replaced = place.range_if(|| {
+            freed();
+            place.set(8000..9000);
+        });
+        assert_eq!(replaced, None);
+        assert_eq!(place.range(), Some(8000..9000));
+        assert_eq!(place.range_if(freed), None);
+    }
+
+    const CASE: &str = "QUOIN_TEST_SIGBUS";
+
+    /// One that was sent was taken for a fault that comes again: it only put the handler away.
+    #[test]
+    fn other_causes_still_end_the_process() {
+        if let Ok(case) = std::env::var(CASE) {
+            let watched = Watched::new(&[0; 4096], Path::new("other"));
+            match &case[..] {
+                // SAFETY: this process is there for it.
+                "sent" => drop(unsafe { libc::kill(libc::getpid(), libc::SIGBUS) }),
+                _ => {
+                    let file = tempfile::tempfile().unwrap();
+                    file.set_len(4096).unwrap();
+                    // SAFETY: as above.
+                    let map = unsafe { memmap2::Mmap::map(&file) }.unwrap();
+                    file.set_len(0).unwrap();
+                    println!("{}", map[100]);
+                }
+            }
+            drop(watched);
+            std::process::exit(0);
+        }
+        for case in ["sent", "fault"] {
+            let test = "cut::tests::other_causes_still_end_the_process";
+            let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+            let ended = child.args([test, "--exact"]).env(CASE, case).output().unwrap();
+            assert_eq!(ended.status.signal(), Some(libc::SIGBUS), "{case}: {ended:?}");
+        }
+    }
 }

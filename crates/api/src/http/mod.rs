@@ -41,12 +41,11 @@ const TABLES_NAMED_MAX: usize = 10;
 
 /// The operators' pages of a node.
 pub(super) fn routes(engine: Engine, library: Arc<Library>) -> Router {
-    let ready = Router::new().route("/readyz", get(ready)).with_state((engine.clone(), library));
     Router::new()
         .route("/metrics", get(metrics))
         .route("/livez", get(|| async { "ok\n" }))
-        .with_state(engine)
-        .merge(ready)
+        .route("/readyz", get(ready))
+        .with_state((engine, library))
 }
 
 /// The faces' APIs, under `/v1`.
@@ -80,8 +79,9 @@ pub(super) fn charged(budget: Budget, routes: Router) -> Router {
     routes.layer(axum::middleware::from_fn_with_state(budget, charge::charge))
 }
 
-async fn metrics(State(engine): State<Engine>) -> impl IntoResponse {
+async fn metrics(State((engine, library)): State<(Engine, Arc<Library>)>) -> impl IntoResponse {
     let mut page = engine.metrics_page();
+    library.append_metrics(&engine.latest().memory().tables, &mut page);
     etcd_metrics::append(&engine, &mut page);
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], page)
 }

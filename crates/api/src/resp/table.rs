@@ -10,7 +10,7 @@ use super::session::Session;
 use crate::auth::check_table;
 use crate::commands::check_space;
 use crate::error::Error;
-use crate::grpc::table::{changes_bytes, check_changes, operation};
+use crate::grpc::table::{check_changes, operation};
 use bytes::Bytes;
 use quoin_core::auth::table_rights::LOOKUP;
 use quoin_core::table::{Operation, Upsert, Write};
@@ -29,9 +29,8 @@ pub(super) async fn set(session: &mut Session, args: &[Bytes]) -> Result<Reply, 
         .collect::<Result<Vec<_>, Error>>()?;
     check_count(server, upserts.len())?;
     check_space(&server.engine)?;
-    let bytes = changes_bytes(upserts.iter().map(|upsert| &upsert.value), 0);
-    check_changes(&server.engine, server.library.settings(), bytes)?;
     let write = Write { name: text(table)?.into(), upserts, deletes: Vec::new() };
+    check_changes(&server.engine, server.library.settings(), &write)?;
     operation(&server.engine, Operation::Write(write)).await?;
     Ok(Reply::OK)
 }
@@ -44,8 +43,8 @@ pub(super) async fn del(session: &mut Session, args: &[Bytes]) -> Result<Reply, 
     check_count(server, deletes.len())?;
     // A deletion is a change like another: it takes room over the files.
     check_space(&server.engine)?;
-    check_changes(&server.engine, server.library.settings(), changes_bytes([].iter(), deletes.len()))?;
     let write = Write { name: text(table)?.into(), upserts: Vec::new(), deletes };
+    check_changes(&server.engine, server.library.settings(), &write)?;
     operation(&server.engine, Operation::Write(write)).await?;
     Ok(Reply::OK)
 }

@@ -135,6 +135,21 @@ async fn a_table_is_published_switched_rolled_back_and_changed_while_replicas_co
         format!("missing: r{away} (still fetching, or away); wait for them, or activate --without-waiting");
     assert!(refused.message().contains(&named), "{refused}");
     assert_eq!(shown(&cluster, here, &[7]).await?, (1, vec!["a007".into()]));
+    let page = cluster.page(here, "/metrics")?.body;
+    for line in [
+        "quoin_table_active_version{table=\"t\"} 1",
+        "quoin_table_not_loaded{table=\"t\"} 0",
+        "# TYPE quoin_table_lookup_seconds histogram",
+    ] {
+        ensure!(page.lines().any(|found| found == line), "{line}: {page}");
+    }
+    let of = |name: &str| {
+        let line = page.lines().find(|line| line.starts_with(&format!("{name}{{table=\"t\"}} ")));
+        line.and_then(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).context(name.to_owned())
+    };
+    ensure!(of("quoin_table_lookups_total")? >= 1 && of("quoin_table_bytes")? > 4 * KEYS, "{page}");
+    ensure!(of("quoin_table_keys_total")? > of("quoin_table_misses_total")?, "{page}");
+    ensure!(of("quoin_table_versions_ready")? <= of("quoin_table_versions")?, "{page}");
 
     // It comes back and fetches, and the switch goes through. Every answer is of one version.
     cluster.restart(away)?;

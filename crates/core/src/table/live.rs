@@ -7,6 +7,7 @@
 //! Bound: [`CHANGE_BYTES`] per changed key, besides its value. Adapters refuse writes beyond a setting; folding changes
 //! into a version's files frees them.
 
+use super::command::Write;
 use super::record::{self, Table, Version};
 use crate::store::{Order, StoreError, View};
 use crate::types::Revision;
@@ -62,6 +63,16 @@ impl TableState {
     /// About the bytes of memory that the changes take.
     pub fn changes_bytes(&self) -> usize {
         self.changes_bytes
+    }
+
+    /// About the bytes of memory that the changes take more once `write` is applied.
+    pub fn growth(&self, write: &Write) -> usize {
+        // As it is applied: a key counts once, and deletes come first.
+        let deletes = write.deletes.iter().map(|key| (*key, 0));
+        let upserts = write.upserts.iter().map(|upsert| (upsert.key, upsert.value.len()));
+        let after: BTreeMap<u64, usize> = deletes.chain(upserts).collect();
+        let before = after.keys().filter_map(|key| self.changes.get(key)).map(Change::bytes).sum();
+        after.values().map(|bytes| CHANGE_BYTES + bytes).sum::<usize>().saturating_sub(before)
     }
 
     /// How many changes are still to be deleted, at most: nobody sees them any more.

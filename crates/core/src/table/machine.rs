@@ -188,6 +188,9 @@ fn publish_version(tx: &mut Tx<'_>, state: &mut TableState, publish: Publish) ->
         return Err(refusal);
     }
     let number = state.table.newest + 1;
+    let alike = below.or_else(|| state.versions.get(&state.table.active));
+    let renounced =
+        alike.filter(|alike| alike.shape.as_ref() == Some(&shape)).map_or(0, |alike| alike.renounced);
     // It must hide all that its base hides, or the active version: else those changes would reappear.
     let at_least = below.map_or(state.folded().0, |below| below.folds);
     let folds = folds.max(at_least);
@@ -203,6 +206,7 @@ fn publish_version(tx: &mut Tx<'_>, state: &mut TableState, publish: Publish) ->
         failed: Vec::new(),
         activated: false,
         manifest_apart: false,
+        renounced,
     };
     state.table.newest = number;
     if keep > 0 || state.table.keep == 0 {
@@ -239,10 +243,12 @@ fn loses_changes(
     }
     // Those that are not deleted yet would be hidden.
     let is_folded = |revision: &crate::types::Revision| {
-        revision.0 <= active.folds && state.table.era(*revision).is_none_or(|era| era.shape == active.shape)
+        (active.renounced + 1..=active.folds).contains(&revision.0)
+            && state.table.era(*revision).is_none_or(|era| era.shape == active.shape)
     };
     let hidden = state.revisions().filter(is_folded).map(|revision| revision.0).max().unwrap_or(0);
-    let needed = hidden.max(forgotten.min(active.folds));
+    let forgotten = if forgotten > active.renounced { forgotten.min(active.folds) } else { 0 };
+    let needed = hidden.max(forgotten);
     (folds < needed).then(|| Refusal::FoldsBehind { name: name.into(), active: active.number, needed })
 }
 
@@ -320,16 +326,19 @@ fn reported_on(
     Ok(Ok(version))
 }
 
+/// A failure's reason as it is kept.
+pub fn failure_reason(reason: &str) -> &str {
+    &reason[..reason.floor_char_boundary(REASON_MAX)]
+}
+
 fn mark_failed(
     tx: &mut Tx<'_>,
     state: &mut TableState,
     failed: Failed,
 ) -> Result<Result<u64, Refusal>, StoreError> {
-    let Failed { name, version: number, member, mut reason, transient, id } = failed;
+    let Failed { name, version: number, member, reason, transient, id } = failed;
     let reported = reported_on(tx.view(), state, (&name, number, &id), member)?;
-    while reason.len() > REASON_MAX {
-        reason.pop();
-    }
+    let reason = failure_reason(&reason).to_owned();
     Ok(reported.map(|mut version| {
         version.ready.retain(|ready| *ready != member);
         version.failed.retain(|failure| failure.member != member);
@@ -373,6 +382,7 @@ fn activate_version(
             if of_another_shape {
                 // Its publisher has said that it has nothing to do with what was before.
                 version.folds = tx.next_revision().0;
+                version.renounced = version.folds;
             }
             put_version(tx, state, name, version, of_another_shape);
         }

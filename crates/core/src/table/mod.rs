@@ -18,7 +18,7 @@ pub use command::{
     Activate, Command, Drop, Failed, Forget, Operation, Publish, Ready, Rollback, Shape, Upsert, Write,
 };
 pub use live::{CHANGE_BYTES, Live, Look, TableState};
-pub use machine::{Machine, PATCHES_MAX, VERSIONS_KEPT, VERSIONS_KEPT_MAX};
+pub use machine::{Machine, PATCHES_MAX, VERSIONS_KEPT, VERSIONS_KEPT_MAX, failure_reason};
 pub use query::{active, changes};
 pub(crate) use record::FACE;
 pub use record::{Era, Failure, NAME_BYTES_MAX, Table, Version};

@@ -134,6 +134,10 @@ pub struct Version {
     /// The manifest has a record of its own.
     #[prost(bool, tag = "11")]
     pub manifest_apart: bool,
+    /// Streamed changes up to this revision are hidden because the table was given this shape anew, not because they are in
+    /// the files.
+    #[prost(uint64, tag = "12")]
+    pub renounced: u64,
 }
 
 /// Why a member is not ready.

@@ -438,6 +438,7 @@ mod tests {
         let mut take = |rows: &Rows| {
             seen += rows.keys.len();
             assert!(rows.values.len() <= CHUNK_BYTES + 300_000);
+            assert!(rows.source_bytes <= CHUNK_BYTES as u64 + 300_000, "of one batch: {}", rows.source_bytes);
             Ok(())
         };
         assert!(read(&options, &file, 0, kind(Codec::Raw), &mut take).is_ok());

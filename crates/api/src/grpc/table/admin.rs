@@ -1,6 +1,6 @@
 //! Versions: publishing, switching, dropping, listing; and changes over them.
 
-use super::operation::{changes_bytes, check_changes, operation};
+use super::operation::{check_changes, operation};
 use crate::audit::about;
 use crate::auth::check_table;
 use crate::commands::{check_space, off_the_hot_path};
@@ -157,9 +157,10 @@ pub(super) async fn write(
     if changes > max {
         return Err(Error::invalid(format!("{changes} keys in one request, at most {max} (table.keys_max)")));
     }
-    check_changes(engine, library.settings(), changes_bytes(values.iter(), deletes.len()))?;
     let upserts = keys.into_iter().zip(values).map(|(key, value)| Upsert { key, value }).collect();
-    let (version, revision) = operation(engine, Operation::Write(Write { name, upserts, deletes })).await?;
+    let write = Write { name, upserts, deletes };
+    check_changes(engine, library.settings(), &write)?;
+    let (version, revision) = operation(engine, Operation::Write(write)).await?;
     Ok(pb::WriteResponse { version, revision })
 }
 

@@ -8,7 +8,7 @@ mod export;
 mod lookup;
 mod operation;
 
-pub(crate) use operation::{changes_bytes, check_changes, operation};
+pub(crate) use operation::{check_changes, operation};
 
 use super::outbound::AnswerStream;
 use crate::auth::OfTable;

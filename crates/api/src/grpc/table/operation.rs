@@ -2,11 +2,11 @@
 
 use crate::commands::check_size;
 use crate::error::{Error, Kind};
-use bytes::Bytes;
 use quoin_core::Reply;
-use quoin_core::table::{CHANGE_BYTES, Operation, Refusal};
+use quoin_core::table::{CHANGE_BYTES, Operation, Refusal, Write};
 use quoin_engine::Engine;
 use quoin_library::TableConfig;
+use std::sync::Arc;
 
 /// Applies a table operation. Returns the version that it is about and its revision.
 ///
@@ -21,13 +21,21 @@ pub(crate) async fn operation(engine: &Engine, operation: Operation) -> Result<(
     }
 }
 
-/// Refuses changes of `bytes` that would take more memory than they may.
+/// Refuses a write whose changes would take more memory than they may. One that takes no more than the changes of the same
+/// keys do already is never refused: deleting a changed key frees its value.
 ///
 /// # Errors
 /// They would.
-pub(crate) fn check_changes(engine: &Engine, settings: &TableConfig, bytes: usize) -> Result<(), Error> {
-    let (held, max) = (engine.latest().memory().tables.changes_bytes(), settings.changes_bytes_max);
-    if held.saturating_add(bytes) <= max {
+pub(crate) fn check_changes(engine: &Engine, settings: &TableConfig, write: &Write) -> Result<(), Error> {
+    let tables = Arc::clone(&engine.latest().memory().tables);
+    let (held, max) = (tables.changes_bytes(), settings.changes_bytes_max);
+    let values: usize = write.upserts.iter().map(|upsert| upsert.value.len()).sum();
+    let at_most = values + CHANGE_BYTES * (write.upserts.len() + write.deletes.len());
+    if held.saturating_add(at_most) <= max {
+        return Ok(());
+    }
+    let bytes = tables.look().table(&write.name).map_or(0, |state| state.growth(write));
+    if bytes == 0 || held.saturating_add(bytes) <= max {
         return Ok(());
     }
     let text = format!(
@@ -35,11 +43,6 @@ pub(crate) fn check_changes(engine: &Engine, settings: &TableConfig, bytes: usiz
          changes into files (quoin table export-changes, merge, publish), or raise table.changes_bytes_max"
     );
     Err(Error::Refused(Kind::ResourceExhausted, text))
-}
-
-/// About the bytes that changes with these values take in memory.
-pub(crate) fn changes_bytes<'a>(values: impl Iterator<Item = &'a Bytes>, deletes: usize) -> usize {
-    values.map(|value| CHANGE_BYTES + value.len()).sum::<usize>() + deletes * CHANGE_BYTES
 }
 
 /// The only place where refusals of the table face become errors.
