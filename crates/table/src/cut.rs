@@ -238,8 +238,12 @@ mod tests {
         if let Ok(case) = std::env::var(CASE) {
             let watched = Watched::new(&[0; 4096], Path::new("other"));
             match &case[..] {
-                // SAFETY: this process is there for it.
-                "sent" => drop(unsafe { libc::kill(libc::getpid(), libc::SIGBUS) }),
+                "sent" => {
+                    // SAFETY: this process is there for it.
+                    unsafe { libc::kill(libc::getpid(), libc::SIGBUS) };
+                    // Any thread may get it, and not at once.
+                    std::thread::park_timeout(std::time::Duration::from_secs(60));
+                }
                 _ => {
                     let file = tempfile::tempfile().unwrap();
                     file.set_len(4096).unwrap();

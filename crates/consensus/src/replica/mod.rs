@@ -529,7 +529,9 @@ impl Replica {
 
     fn work_proposals(&mut self) {
         if self.is_leader() {
-            if self.knows_time() && self.appends.batches_in_flight() < self.options.batches_in_flight_max {
+            // Invariant: A vote before its term. Whoever forwarded a command is told its place in the log.
+            let may = self.knows_time() && !self.appends.has_vote();
+            if may && self.appends.batches_in_flight() < self.options.batches_in_flight_max {
                 self.propose_next();
             }
             return;
